@@ -1,10 +1,12 @@
 package proxy_test
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
 
 func testNode(name string, addresses ...string) *v1.Node {
@@ -31,7 +34,7 @@ func (r *rig) event(want ...string) {
 				r.t.Fatalf("event %q, want %q in it", got, text)
 			}
 		}
-	case <-time.After(10 * time.Second):
+	case <-time.After(time.Minute):
 		r.t.Fatalf("no event with %q", want)
 	}
 }
@@ -43,8 +46,8 @@ func (r *rig) quiet() {
 	}
 }
 
-// TestLyingNode: a Node that claims a cluster IP, an external IP and a load balancer's address, all the time or in turn with the truth, moves nothing:
-// there is no Sync because of it, and one Event, on the Node.
+// TestLyingNode: a Node that claims a cluster IP, an external IP and a load balancer's address, constantly or
+// alternating with the truth, changes nothing: it causes no Sync, and one Event on the Node.
 func TestLyingNode(t *testing.T) {
 	r := newRig(t)
 	r.events.IncludeObject = true
@@ -83,8 +86,8 @@ func TestLyingNode(t *testing.T) {
 	r.quiet()
 }
 
-// TestNodeBefore: an external IP that is another node's address is left to that node, without an Event, and a change of the Node's addresses costs a
-// Sync of the Services that ask for them.
+// TestNodeBefore: an external IP that is another node's address is left to that node without an Event. A change of the
+// Node's addresses costs only a Sync of the Services that use them.
 func TestNodeBefore(t *testing.T) {
 	r := newRig(t)
 	close(r.synced)
@@ -108,7 +111,8 @@ func TestNodeBefore(t *testing.T) {
 	r.quiet()
 }
 
-// TestTakeover: a Service that asks for another's address gets an Event, and the other does not; when the holder goes it is served.
+// TestTakeover: a Service that uses another's address gets an Event, the other one does not; it is served when the
+// holder is deleted.
 func TestTakeover(t *testing.T) {
 	r := newRig(t)
 	r.events.IncludeObject = true
@@ -138,7 +142,43 @@ func TestTakeover(t *testing.T) {
 	r.quiet()
 }
 
-// TestHostChanges: what the host has is read again with each hint, and a Service that asks for a gateway or a reserved port is told.
+// TestHostChangesBefore: an address that the host has when a Service starts to claim it is never served, not even
+// briefly.
+func TestHostChangesBefore(t *testing.T) {
+	hints := make(chan struct{}, 1)
+	served := &servedOnce{Backend: proxytest.NewBackend(), front: netip.MustParseAddrPort("10.1.0.1:80")}
+	r := newRigOf(t, func(cfg *proxy.LoopConfig) { cfg.Hints, cfg.Backend = hints, served })
+	close(r.synced)
+	r.run()
+	<-served.Synced()
+	thief := testService("thief", "10.96.0.1")
+	thief.Spec.ExternalIPs = []string{"10.1.0.1"}
+	r.host.Store(&proxy.Host{NextHops: []netip.Addr{netip.MustParseAddr("10.1.0.1")}})
+	r.inbox.SetService(thief)
+	hints <- struct{}{}
+	r.event("AddressRefused", "10.1.0.1 is a next hop")
+	if served.ever.Load() {
+		t.Error("the gateway's port was the Service's for a moment")
+	}
+}
+
+// servedOnce records whether a Sync ever contained a front.
+type servedOnce struct {
+	*proxytest.Backend
+	front netip.AddrPort
+	ever  atomic.Bool
+}
+
+func (b *servedOnce) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	err := b.Backend.Sync(ctx, want, changed)
+	if _, ok := b.Route(v1.ProtocolTCP, b.front); ok {
+		b.ever.Store(true)
+	}
+	return err
+}
+
+// TestHostChanges: the host's state is read again after each hint, and a Service that uses a gateway or a reserved port
+// gets an Event.
 func TestHostChanges(t *testing.T) {
 	r := newRig(t)
 	close(r.synced)

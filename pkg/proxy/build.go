@@ -19,13 +19,13 @@ const (
 	labelHeadless  = v1.IsHeadlessService
 )
 
-// defaultAffinity is what spec.sessionAffinityConfig.clientIP.timeoutSeconds means when it is not set.
+// defaultAffinity is the default of spec.sessionAffinityConfig.clientIP.timeoutSeconds.
 const defaultAffinity = 10800 * time.Second
 
-// Problem is a part of an object that is left out of the Table, and why. The rest of the object is served.
+// Problem is a part of an object that is omitted from the Table, with the reason. The rest of the object is served.
 type Problem struct {
 	Service ServiceName
-	Field   string // where, from the object's kind on: "Service spec.externalIPs[0]", "EndpointSlice web-x7k2p ports[1]"
+	Field   string // path from the object's kind: "Service spec.externalIPs[0]", "EndpointSlice web-x7k2p ports[1]"
 	Message string // what is wrong and what would be right
 	Reason  Reason
 }
@@ -36,19 +36,20 @@ type Reason string
 const (
 	Invalid   Reason = "InvalidService"  // the object is malformed
 	Refused   Reason = "AddressRefused"  // another holder has the front
-	Elsewhere Reason = "ServedElsewhere" // another node serves it; this is no mistake, and there is no Event
+	Elsewhere Reason = "ServedElsewhere" // another node serves it; not a mistake, so no Event
 )
 
 func (p Problem) String() string { return fmt.Sprintf("%s: %s: %s", p.Service, p.Field, p.Message) }
 
-// Build decides the Table: every Route that node should serve for services with the endpoints of the slices in list, each front for one Service. It
-// is pure, the order of its arguments does not matter, and what is malformed or another's is left out; BuildWithProblems names it.
+// Build computes the Table: every Route that node should serve for services with the endpoints in list, each front for
+// one Service. It is pure, and the order of its arguments does not matter. It omits what is malformed or belongs to
+// another holder; BuildWithProblems names it.
 func Build(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo, holders Holders) *Table {
 	table, _ := BuildWithProblems(services, list, node, holders)
 	return table
 }
 
-// BuildWithProblems is Build that also says what was left out, sorted.
+// BuildWithProblems is Build that also returns what was omitted, sorted.
 func BuildWithProblems(services []*v1.Service, list []*discovery.EndpointSlice, node NodeInfo, holders Holders) (*Table, []Problem) {
 	t := NewTracker(node, holders)
 	t.arbiter.fixLate(holders.Late)
@@ -68,10 +69,10 @@ func sortProblems(problems []Problem) {
 	})
 }
 
-// built is what one Service gives to the Table.
+// built is one Service's part of the Table.
 type built struct {
 	routes   []Route // sorted
-	claims   []claim // to their fronts, in their order
+	claims   []claim // claims to the routes' fronts, in the same order
 	health   *HealthCheck
 	problems []Problem
 }
@@ -82,7 +83,7 @@ type offer struct {
 	claim
 }
 
-// service is a Service being built.
+// service is a Service while it is built.
 type service struct {
 	*v1.Service
 	name      ServiceName
@@ -96,7 +97,8 @@ func (s *service) problem(field, format string, args ...any) {
 	s.out.problems = append(s.out.problems, Problem{s.name, field, fmt.Sprintf(format, args...), Invalid})
 }
 
-// skipped says whether a service proxy must ignore the Service: it is another proxy's, headless, or only a DNS name.
+// skipped reports whether a service proxy must ignore the Service: it belongs to another proxy, is headless, or is only
+// a DNS name.
 func skipped(s *v1.Service) bool {
 	if _, other := s.Labels[labelProxyName]; other {
 		return true
@@ -140,18 +142,18 @@ func buildService(object *v1.Service, list []*discovery.EndpointSlice, node Node
 		s.out.routes[i], s.out.claims[i] = s.offers[i].Route, s.offers[i].claim
 	}
 	sortProblems(s.out.problems)
-	s.out.problems = slices.Compact(s.out.problems) // one for each port and family otherwise
+	s.out.problems = slices.Compact(s.out.problems) // otherwise one per port and family
 	return s.out
 }
 
-// portKey is what must differ between the ports of a Service: the name, the port and the node port.
+// portKey must differ between the ports of a Service: the name, the port and the node port.
 type portKey struct {
-	name     string // with a protocol: which number it is
+	name     string // with a protocol: which kind of number
 	protocol v1.Protocol
 	number   int32
 }
 
-// position is an element of a list in a Service or one of its slices. It becomes a text only where there is a problem with it.
+// position is an element of a list in a Service or one of its slices. It is formatted only for a problem.
 type position struct {
 	slice string // "": in the Service
 	list  string
@@ -166,7 +168,7 @@ func (p position) String() string {
 	return fmt.Sprintf("Service %s[%d]%s", p.list, p.at, p.rest)
 }
 
-// validPort checks a port and fills in the protocol that an empty one means.
+// validPort checks a port and sets the default protocol.
 func (s *service) validPort(field position, port *v1.ServicePort) bool {
 	if port.Protocol == "" {
 		port.Protocol = v1.ProtocolTCP
@@ -184,13 +186,13 @@ func (s *service) validPort(field position, port *v1.ServicePort) bool {
 	return false
 }
 
-// address is a Service's address and where it stands in the list of its field.
+// address is a Service's address with its index in the field's list.
 type address struct {
 	netip.Addr
 	index int32
 }
 
-// clusterIPs are the Service's valid cluster IPs of families that this node serves, at most one each.
+// clusterIPs returns the Service's valid cluster IPs of families that this node serves, at most one per family.
 func (s *service) clusterIPs() []address {
 	list := s.Spec.ClusterIPs
 	if len(list) == 0 {
@@ -215,7 +217,7 @@ func (n NodeInfo) serves(addr netip.Addr) bool {
 	return n.IPv4 == n.IPv6 || addr.Is4() == n.IPv4
 }
 
-// parseAddr parses a unicast address. Leading zeros, which old API servers allowed, are accepted.
+// parseAddr parses a unicast address. It accepts leading zeros, which old API servers allowed.
 func (s *service) parseAddr(field position, text string) (netip.Addr, bool) {
 	addr, ok := parseIP(text)
 	if !ok || addr.IsUnspecified() || addr.IsMulticast() || addr == broadcast {
@@ -233,8 +235,8 @@ func parseIP(text string) (netip.Addr, bool) {
 	return addr.Unmap(), ok
 }
 
-// external parses an external address of the family. Loopback addresses would hide this host's own services, link-local ones those of its cloud
-// provider.
+// external parses an external address of the family. It refuses loopback addresses, which would hide this host's own
+// services, and link-local ones, which would hide those of its cloud provider.
 func (s *service) external(field position, text string, family netip.Addr) (netip.Addr, bool) {
 	addr, ok := s.parseAddr(field, text)
 	if ok && addr.IsLoopback() {
@@ -257,7 +259,13 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 		front := netip.AddrPortFrom(addr, uint16(number))
 		s.offers = append(s.offers, offer{Route{Service: name, Kind: kind, Protocol: port.Protocol, Affinity: s.affinity(), Front: front, Backends: backends,
 			Drop: elsewhere, KeepClient: local && kind != ClusterIP}, claim{front: keyOf(port.Protocol, front), index: index, rank: rankOf(kind)}})
-		return &s.offers[len(s.offers)-1].Route
+		route := &s.offers[len(s.offers)-1].Route
+		if route.KeepClient {
+			if near, _ := choose(all, false, s.node); !slices.Equal(near, backends) {
+				route.Near = near
+			}
+		}
+		return route
 	}
 	internal := s.Spec.InternalTrafficPolicy != nil && *s.Spec.InternalTrafficPolicy == v1.ServiceInternalTrafficPolicyLocal
 	externally := s.externalLocal()
@@ -270,7 +278,7 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 	if s.Spec.Type == v1.ServiceTypeLoadBalancer {
 		for i, ingress := range s.Status.LoadBalancer.Ingress {
 			if ingress.IP == "" || ingress.IPMode != nil && *ingress.IPMode != v1.LoadBalancerIPModeVIP {
-				continue // reached by name, or by a proxy that sends to node ports
+				continue // clients use its name, or a proxy that sends to node ports
 			}
 			if addr, ok := s.external(position{list: "status.loadBalancer.ingress", at: i, rest: ".ip"}, ingress.IP, clusterIP.Addr); ok {
 				add(LoadBalancer, addr, port.Port, int32(i), externally).Sources = s.sources(clusterIP.Addr)
@@ -286,8 +294,9 @@ func (s *service) buildPort(port v1.ServicePort, index int32, clusterIP address)
 	}
 }
 
-// mergeFronts leaves one offer for each front, sorted as the Table is: an address may be listed twice, or as an external IP and as a load
-// balancer's. The cluster IP comes first, for it has the Service's own policy; then the load balancer's Route, which knows who may come in.
+// mergeFronts keeps one offer per front, sorted as the Table is: an address may be listed twice, or both as an external
+// IP and as a load balancer's. The cluster IP comes first, because it has the Service's own policy; then the load
+// balancer's Route, which has the allowed sources.
 func (s *service) mergeFronts() {
 	if len(s.offers) > 1 {
 		slices.SortStableFunc(s.offers, func(a, b offer) int { return cmp.Or(a.front.compare(b.front), cmp.Compare(a.rank, b.rank)) })
@@ -296,7 +305,7 @@ func (s *service) mergeFronts() {
 	slices.SortStableFunc(s.offers, func(a, b offer) int { return compareRoute(a.Route, b.Route) })
 }
 
-// externalLocal says whether traffic from outside the cluster may only go to endpoints on this node.
+// externalLocal reports whether traffic from outside the cluster may only go to endpoints on this node.
 func (s *service) externalLocal() bool {
 	open := s.Spec.Type == v1.ServiceTypeNodePort || s.Spec.Type == v1.ServiceTypeLoadBalancer || len(s.Spec.ExternalIPs) > 0
 	return open && s.Spec.ExternalTrafficPolicy == v1.ServiceExternalTrafficPolicyLocal
@@ -312,8 +321,8 @@ func (s *service) affinity() time.Duration {
 	return defaultAffinity
 }
 
-// sources are spec.loadBalancerSourceRanges of the family. As upstream has it, no range of the family, or the range of everything, let
-// anyone in. If all ranges are malformed, no client is allowed.
+// sources returns the ranges of the family in spec.loadBalancerSourceRanges. As upstream, no range of the family, or
+// the range of all addresses, admits every client. If all ranges are malformed, no client is allowed.
 func (s *service) sources(family netip.Addr) []netip.Prefix {
 	var out []netip.Prefix
 	valid := len(s.Spec.LoadBalancerSourceRanges) == 0
@@ -349,8 +358,8 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// buildHealth adds the health check node port, whose count is of endpoints on this node that are ready, whatever their port. An
-// endpoint of two families counts once: the family with more of them decides.
+// buildHealth adds the health check node port. Its count is the number of ready endpoints on this node, whatever their
+// port. An endpoint with two families counts once: the family with more endpoints decides.
 func (s *service) buildHealth() {
 	if s.Spec.Type != v1.ServiceTypeLoadBalancer || !s.externalLocal() {
 		return

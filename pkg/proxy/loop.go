@@ -21,41 +21,44 @@ import (
 )
 
 const (
-	// batchWindow is how long the loop waits for more after a first change: a rollout comes as many small ones.
+	// batchWindow is how long the loop waits for further changes after the first one: a rollout arrives as many small
+	// ones.
 	batchWindow = 3 * time.Millisecond
-	// freeAfter the start, free memory goes back to the system. Reading everything takes a multiple of what is kept, and informers and back end
-	// release it only when they have finished their part.
+	// freeAfter is when, after the start, free memory is returned to the system. Reading everything takes a multiple of
+	// what is kept, and informers and back end release it only after they have finished their part.
 	freeAfter = 500 * time.Millisecond
-	// defaultResync is how often everything is compared although nothing changed.
+	// defaultResync is the default interval between full comparisons.
 	defaultResync = 30 * time.Second
 )
 
 // firstRetry is the back-off of failed Routes.
 var firstRetry = wait.Backoff{Duration: 200 * time.Millisecond, Factor: 2, Steps: math.MaxInt, Cap: 30 * time.Second}
 
-// LoopConfig is what a Loop needs.
+// LoopConfig is the configuration of a Loop.
 type LoopConfig struct {
-	Node    NodeInfo // Zone is filled in from the Node object
+	Node    NodeInfo // Zone is set from the Node object
 	Inbox   *Inbox
 	Backend Backend
 	Health  *Health
 	Metrics *Metrics
-	// Resync is how often everything is compared although nothing changed; 0: 30 s.
+	// Resync is the interval between full comparisons when nothing changed; 0: 30 s.
 	Resync time.Duration
-	// Hints signals that the host changed and everything should be compared; may be nil.
+	// Hints signals that the host changed and a full comparison is needed; may be nil.
 	Hints <-chan struct{}
-	// Holders are the holders of addresses beside Services, as known at start. The Loop finds ServiceRanges and Nodes itself.
+	// Holders are the holders of addresses other than Services, as known at start. The Loop determines ServiceRanges
+	// and Nodes itself.
 	Holders Holders
-	// Host reads what this host has, before everything is compared; nil: only what its Node says is known.
+	// Host reads the state of this host before each full comparison; nil: only its Node is known.
 	Host func() (Host, error)
-	// APIServers is called with the addresses of the API server's Service and of its endpoints before a Sync that changes them; may be nil.
+	// APIServers is called with the addresses of the API server's Service and its endpoints before a Sync that changes
+	// them; may be nil.
 	APIServers func([]netip.Addr)
 	Events     record.EventRecorder // on Services and Nodes
 	Clock      clock.WithTicker
 }
 
-// Loop brings the host to what the cluster's Services say: it gathers changes for a few milliseconds, brings the Table up to date and
-// calls the Backend. Whatever failed is tried again with back-off, and everything is compared from time to time.
+// Loop brings the host to the cluster's Services: it collects changes for a few milliseconds, updates the Table and
+// calls the Backend. It retries failures with back-off, and compares everything periodically.
 //
 //	inbox (informers) --batch--> Tracker --changed--> Backend.Sync --errors--> retry
 //
@@ -64,22 +67,22 @@ type Loop struct {
 	cfg   LoopConfig
 	start time.Time
 
-	mu      sync.RWMutex // the goroutine of Run writes under it; it reads, and others do, under RLock
+	mu      sync.RWMutex // Run's goroutine writes with Lock; all readers use RLock
 	tracker *Tracker
 
-	// Of the goroutine of Run only.
-	failing  map[ServiceName]string // services to try again, with their last failure
-	whole    bool                   // the last Sync failed as a whole: try again with everything
-	delay    time.Duration          // before the next retry; 0: nothing failed
-	backoff  wait.Backoff           // what delay is next
+	// Only for the goroutine of Run:
+	failing  map[ServiceName]string // Services to retry, with their last failure
+	whole    bool                   // the last Sync failed as a whole: retry everything
+	delay    time.Duration          // until the next retry; 0: nothing failed
+	backoff  wait.Backoff           // computes the next delay
 	problems map[ServiceName][]Problem
-	own      *v1.Node // nil: not known
+	own      *v1.Node // nil: unknown
 	ranges   map[string]*networking.ServiceCIDR
 	refusals refusals
-	hostErr  string // the last failure of Host, as logged
+	hostErr  string // the last failure of Host that was logged
 }
 
-// NewLoop returns a Loop that has seen nothing.
+// NewLoop returns a Loop that has seen no objects.
 func NewLoop(cfg LoopConfig) *Loop {
 	if cfg.Resync <= 0 {
 		cfg.Resync = defaultResync
@@ -89,7 +92,7 @@ func NewLoop(cfg LoopConfig) *Loop {
 		refusals: refusals{}}
 }
 
-// WriteTable prints the Table as it is now, and below it what was left out and what the back end could not serve.
+// WriteTable prints the current Table, then what was omitted and what the back end could not serve.
 func (l *Loop) WriteTable(w io.Writer) error {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -110,8 +113,8 @@ func (l *Loop) WriteTable(w io.Writer) error {
 	return nil
 }
 
-// Run works until ctx ends. synced is closed when the inbox has had every object that existed at start: nothing is synced before, for
-// a Table of half the cluster would take the other half down.
+// Run works until ctx ends. synced is closed once the inbox has received every object that existed at start. Run does
+// not sync earlier, because a Table of half the cluster would disrupt the other half.
 func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	select {
 	case <-ctx.Done():
@@ -131,7 +134,7 @@ func (l *Loop) Run(ctx context.Context, synced <-chan struct{}) error {
 	}
 }
 
-// await waits for something to do: a change in the Inbox, Services to try again, or everything to compare. ok is false when ctx has ended.
+// await waits for a change in the Inbox, Services to retry, or a full comparison. ok is false when ctx has ended.
 func (l *Loop) await(ctx context.Context, resync <-chan time.Time) (again []ServiceName, whole, ok bool) {
 	var retry <-chan time.Time
 	if l.delay > 0 {
@@ -144,6 +147,11 @@ func (l *Loop) await(ctx context.Context, resync <-chan time.Time) (again []Serv
 		return nil, false, false
 	case <-l.cfg.Inbox.ready:
 		l.gather(ctx)
+		select {
+		case <-l.cfg.Hints: // the host's state decides which claims of these objects are refused
+			whole = true
+		default:
+		}
 	case <-retry:
 		return slices.Collect(maps.Keys(l.failing)), l.whole, true
 	case <-l.cfg.Hints:
@@ -154,7 +162,7 @@ func (l *Loop) await(ctx context.Context, resync <-chan time.Time) (again []Serv
 	return nil, whole, true
 }
 
-// gather waits a moment for changes that come together.
+// gather waits briefly for related changes.
 func (l *Loop) gather(ctx context.Context) {
 	timer := l.cfg.Clock.NewTimer(batchWindow)
 	defer timer.Stop()
@@ -164,7 +172,7 @@ func (l *Loop) gather(ctx context.Context) {
 	}
 }
 
-// step takes what is in the inbox and syncs it together with again, or with everything.
+// step takes the inbox's batch and syncs it together with again, or everything.
 func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	batch := l.cfg.Inbox.take()
 	host, known := l.readHost(whole)
@@ -213,7 +221,7 @@ func (l *Loop) step(ctx context.Context, again []ServiceName, whole bool) {
 	l.count(batch)
 }
 
-// readHost reads what this host has before everything is compared; a hint at a change of it causes that.
+// readHost reads the state of this host before a full comparison; hints cause one when it changes.
 func (l *Loop) readHost(whole bool) (Host, bool) {
 	if !whole || l.cfg.Host == nil {
 		return Host{}, false
@@ -230,11 +238,12 @@ func (l *Loop) readHost(whole bool) (Host, bool) {
 	return Host{}, false
 }
 
-// apply passes a batch to the Tracker and says whether everything must be compared because the ranges of services changed. Nodes come first: a
-// Node that has an address when a Service begins to claim it keeps it.
+// apply passes a batch to the Tracker and reports whether a full comparison is needed because the ranges of Services or
+// of this node's pods changed. Nodes come first: a Node that has an address when a Service starts to claim it keeps it.
 func (l *Loop) apply(batch *batch) (whole bool) {
+	pods := l.tracker.Table().PodRanges
 	l.applyNodes(batch.nodes)
-	whole = l.applyRanges(batch.ranges)
+	whole = l.applyRanges(batch.ranges) || !slices.Equal(pods, l.tracker.Table().PodRanges)
 	for name, service := range batch.services {
 		if service == nil {
 			l.tracker.DeleteService(name)
@@ -252,7 +261,7 @@ func (l *Loop) apply(batch *batch) (whole bool) {
 	return whole
 }
 
-// applyNodes passes on changed Nodes.
+// applyNodes passes changed Nodes to the Tracker.
 func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 	for name, node := range changed {
 		if name == l.cfg.Node.Name {
@@ -276,7 +285,7 @@ func (l *Loop) applyNodes(changed map[string]*v1.Node) {
 	l.tracker.SetNode(info)
 }
 
-// applyRanges passes on the ranges of service addresses, and says whether they have changed.
+// applyRanges passes the ranges of service addresses to the Tracker, and reports whether they changed.
 func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 	if len(changed) == 0 {
 		return false
@@ -300,7 +309,7 @@ func (l *Loop) applyRanges(changed map[string]*networking.ServiceCIDR) bool {
 	return true
 }
 
-// nodeAddresses are the IP addresses of a node; nil has none.
+// nodeAddresses returns the IP addresses of a node; none for nil.
 func nodeAddresses(node *v1.Node) (out []netip.Addr) {
 	if node == nil {
 		return nil
@@ -313,7 +322,7 @@ func nodeAddresses(node *v1.Node) (out []netip.Addr) {
 	return out
 }
 
-// record notes what to retry after a Sync of names, or of everything, and reports new failures.
+// record records what to retry after a Sync of names, or of everything, and reports new failures.
 func (l *Loop) record(err error, names []ServiceName, whole bool) {
 	routes, rest := RouteErrors(err)
 	failures := map[ServiceName]string{}
@@ -382,8 +391,8 @@ func (l *Loop) reportProblems(name ServiceName) {
 	}
 }
 
-// ownAddresses are the cluster IPs of a Service that are this node's address: they are served, but hide ports of the node's own. External
-// IPs may well be a node's address.
+// ownAddresses returns a Problem for each cluster IP of a Service that is this node's address: it is served, but hides
+// the node's own ports. External IPs may be a node's address.
 func (l *Loop) ownAddresses(name ServiceName) (out []Problem) {
 	own := nodeAddresses(l.own)
 	for _, r := range l.tracker.Table().Of(name) {
@@ -408,7 +417,7 @@ func (l *Loop) count(b *batch) {
 	l.cfg.Metrics.endpointsPending.Sub(float64(b.sliceEvents))
 }
 
-// programmed records how long the changes of a batch took from the pod or service that caused them to the host.
+// programmed records how long the changes of a batch took, from the pod or Service that caused them to the host.
 func (l *Loop) programmed(b *batch, now time.Time) {
 	for _, slice := range b.slices {
 		if slice == nil {

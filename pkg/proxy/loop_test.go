@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http/httptest"
 	"net/netip"
 	"slices"
@@ -23,11 +24,12 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
 
-// rig runs a Loop over a fake back end.
+// rig runs a Loop with a fake back end.
 type rig struct {
 	t       *testing.T
 	loop    *proxy.Loop
@@ -42,7 +44,7 @@ type rig struct {
 	synced  chan struct{}
 }
 
-// rangesOf tells the ranges of Tables when they change, before it serves them.
+// rangesOf reports the ranges of Tables when they change, before it serves them.
 type rangesOf struct {
 	*proxytest.Backend
 	last   []netip.Prefix
@@ -111,7 +113,7 @@ func (r *rig) watch(client *fake.Clientset, nodes cache.SharedIndexInformer) {
 // until waits for the Sync after which ok holds.
 func (r *rig) until(what string, ok func() bool) {
 	r.t.Helper()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-r.backend.Synced():
@@ -240,7 +242,8 @@ func TestMalformedIsReportedOnce(t *testing.T) {
 	}
 }
 
-// TestWarn: what a back end warns of is an Event on the Service, also before the first Sync, and none where there is no such Service.
+// TestWarn: a back end's warning becomes an Event on the Service, even before the first Sync, but not if the Service
+// does not exist.
 func TestWarn(t *testing.T) {
 	r := newRig(t)
 	r.inbox.SetService(testService("web", "10.96.0.1"))
@@ -261,13 +264,14 @@ func TestWarn(t *testing.T) {
 	}
 }
 
-// TestWatch runs the informers on a fake API server.
+// TestWatch runs the informers with a fake API server.
 func TestWatch(t *testing.T) {
 	r := newRig(t)
 	ctx := t.Context()
 	other := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeHostName, Address: "n2"}}}}
 	own := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{v1.LabelTopologyZone: "z2"}}}
-	client := fake.NewClientset(testService("web", "10.96.0.1"), testSlice("web", "10.244.0.1", "10.244.0.2"), own, other)
+	client := kubeclienttest.NewClientset(testService("web", "10.96.0.1"), testSlice("web", "10.244.0.1", "10.244.0.2"), own, other)
+	watched := kubeclienttest.OnceWatched(t, client, "services", "endpointslices")
 	nodes, err := proxy.NodeInformer(client, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -280,6 +284,7 @@ func TestWatch(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.until("new zone", func() bool { return r.backend.String() == served })
+	watched()
 	if err := client.DiscoveryV1().EndpointSlices("a").Delete(ctx, "web-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -352,3 +357,45 @@ type setClock struct{ now time.Time }
 
 func (c *setClock) Now() time.Time                  { return c.now }
 func (c *setClock) Since(t time.Time) time.Duration { return c.now.Sub(t) }
+
+// podsOf reports the pod ranges of Tables that are applied as a whole.
+type podsOf struct {
+	*proxytest.Backend
+	pods chan []netip.Prefix
+}
+
+func (b *podsOf) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	if changed == nil {
+		b.pods <- slices.Clone(want.PodRanges)
+	}
+	return b.Backend.Sync(ctx, want, changed)
+}
+
+// TestOwnPodRanges: a back end learns this node's pod ranges as soon as the Node has them, of no other node, and none
+// that is too wide to be a node's.
+func TestOwnPodRanges(t *testing.T) {
+	pods := make(chan []netip.Prefix, 10)
+	r := newRigOf(t, func(cfg *proxy.LoopConfig) { cfg.Backend = &podsOf{Backend: proxytest.NewBackend(), pods: pods} })
+	close(r.synced)
+	r.run()
+	node := func(name string, ranges ...string) *v1.Node {
+		return &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.NodeSpec{PodCIDRs: ranges}}
+	}
+	for _, step := range []struct {
+		node *v1.Node
+		want string
+	}{
+		{nil, "[]"},
+		{node("n1", "fd44::/64", "10.244.1.7/24"), "[10.244.1.0/24 fd44::/64]"},
+		{node("n1", "10.0.0.0/8", "fd44::/64"), "[fd44::/64]"},
+		{node("n1"), "[]"},
+	} {
+		if step.node != nil {
+			r.inbox.SetNode(node("n2", "10.244.2.0/24"))
+			r.inbox.SetNode(step.node)
+		}
+		if got := fmt.Sprint(<-pods); got != step.want {
+			t.Errorf("pod ranges %s, want %s", got, step.want)
+		}
+	}
+}

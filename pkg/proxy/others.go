@@ -7,16 +7,16 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// others are the holders that are no Services, indexed by address.
+// others are the holders other than Services, indexed by address.
 type others struct {
-	node    string                    // this one
+	node    string                    // this node
 	holders Holders                   // without Nodes and Late
 	own     map[netip.Addr]bool       // addresses of this host
 	servers []netip.AddrPort          // all API servers
-	nodes   map[string]NodeHolding    // this one too
-	nodesAt map[netip.Addr][]string   // other Nodes that hold an address, sorted
-	ranges  map[netip.Prefix][]string // other Nodes with that range of pods, sorted
-	lengths map[int]int               // how many ranges have so many bits; IPv6: negative
+	nodes   map[string]NodeHolding    // including this one
+	nodesAt map[netip.Addr][]string   // other Nodes that have an address, sorted
+	ranges  map[netip.Prefix][]string // other Nodes with that pod range, sorted
+	lengths map[int]int               // number of ranges by prefix length; IPv6: negative
 }
 
 func newOthers(node string, holders Holders) others {
@@ -27,14 +27,14 @@ func newOthers(node string, holders Holders) others {
 	return o
 }
 
-// touched is where a change of holders makes a difference.
+// touched is what a change of holders affects.
 type touched struct {
 	addrs  []netip.Addr
 	ranges []netip.Prefix
 	all    bool
 }
 
-// setNode records what a Node holds; nil: it is gone. changed is false where that is what was known.
+// setNode records what a Node holds; nil: it is gone. changed is false if nothing differs.
 func (o *others) setNode(name string, now *NodeHolding) (t touched, changed bool) {
 	before, known := o.nodes[name]
 	if now == nil && !known || now != nil && known && before.equal(now) {
@@ -67,7 +67,7 @@ func (o *others) setNode(name string, now *NodeHolding) (t touched, changed bool
 	return t, true
 }
 
-// moveRanges records the ranges of a Node's pods, and returns the former and the present ones.
+// moveRanges records the pod ranges of a Node, and returns the old and the new ones.
 func (o *others) moveRanges(name string, before, now []netip.Prefix) []netip.Prefix {
 	length := func(p netip.Prefix) int {
 		if p.Addr().Is4() {
@@ -76,7 +76,7 @@ func (o *others) moveRanges(name string, before, now []netip.Prefix) []netip.Pre
 		return -p.Bits()
 	}
 	sane := func(list []netip.Prefix) []netip.Prefix {
-		return slices.DeleteFunc(slices.Clone(list), func(p netip.Prefix) bool { return p.Bits() < widest(p) })
+		return slices.DeleteFunc(slices.Clone(list), tooWide)
 	}
 	before, now = sane(before), sane(now)
 	for _, p := range before {
@@ -92,11 +92,11 @@ func (o *others) moveRanges(name string, before, now []netip.Prefix) []netip.Pre
 	return slices.Concat(before, now)
 }
 
-func widest(p netip.Prefix) int {
+func tooWide(p netip.Prefix) bool {
 	if p.Addr().Is4() {
-		return widestRange4
+		return p.Bits() < widestRange4
 	}
-	return widestRange6
+	return p.Bits() < widestRange6
 }
 
 func insert(list []string, name string) []string {
@@ -114,7 +114,12 @@ func remove[K comparable](m map[K][]string, key K, name string) {
 	}
 }
 
-// podNodes are other Nodes in whose range for pods an address is, sorted.
+// ownPodRanges returns the ranges of this node's pods, sorted, without those that are too wide to be one node's.
+func (o *others) ownPodRanges() []netip.Prefix {
+	return slices.DeleteFunc(sorted(o.nodes[o.node].PodRanges, netip.Prefix.Compare), tooWide)
+}
+
+// podNodes returns the other Nodes whose pod range contains an address, sorted.
 func (o *others) podNodes(addr netip.Addr) (out []string) {
 	for length := range o.lengths {
 		if addr.Is4() != (length >= 0) {
@@ -128,7 +133,7 @@ func (o *others) podNodes(addr netip.Addr) (out []string) {
 	return out
 }
 
-// setHost records what this host has, and says whether that differs.
+// setHost records the state of this host, and reports whether it changed.
 func (o *others) setHost(h Host) bool {
 	h.Addresses, h.NextHops = sorted(h.Addresses, netip.Addr.Compare), sorted(h.NextHops, netip.Addr.Compare)
 	if slices.Equal(h.Addresses, o.holders.Host.Addresses) && slices.Equal(h.NextHops, o.holders.Host.NextHops) {
@@ -139,8 +144,8 @@ func (o *others) setHost(h Host) bool {
 	return true
 }
 
-// findOwn finds the addresses of this host: those that it has, and those that its Node reports. Link-local ones come and go with every pod and are
-// no Service's.
+// findOwn determines the addresses of this host: those of its interfaces, and those that its Node reports. It skips
+// link-local ones, which change with every pod and never belong to a Service.
 func (o *others) findOwn() {
 	o.own = map[netip.Addr]bool{}
 	for _, addr := range slices.Concat(o.holders.Host.Addresses, o.nodes[o.node].Addresses) {
@@ -150,7 +155,7 @@ func (o *others) findOwn() {
 	}
 }
 
-// setServiceRanges records the ranges of cluster IPs, and says whether they differ.
+// setServiceRanges records the ranges of cluster IPs, and reports whether they changed.
 func (o *others) setServiceRanges(ranges []netip.Prefix) bool {
 	ranges = sorted(ranges, netip.Prefix.Compare)
 	if slices.Equal(ranges, o.holders.ServiceRanges) {
@@ -160,7 +165,7 @@ func (o *others) setServiceRanges(ranges []netip.Prefix) bool {
 	return true
 }
 
-// setServers records the endpoints of the API server, and says whether they differ.
+// setServers records the endpoints of the API server, and reports whether they changed.
 func (o *others) setServers(endpoints []netip.AddrPort) bool {
 	all := slices.Concat(o.holders.APIServers, endpoints)
 	slices.SortFunc(all, netip.AddrPort.Compare)
@@ -171,7 +176,7 @@ func (o *others) setServers(endpoints []netip.AddrPort) bool {
 	return true
 }
 
-// reserved is the program that has a TCP port at every address of this host, "" where Services may have it.
+// reserved returns the program that has a TCP port at every address of this host; "": Services may have it.
 func (o *others) reserved(front FrontKey) string {
 	if front.Protocol() != v1.ProtocolTCP {
 		return ""

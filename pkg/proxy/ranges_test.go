@@ -12,10 +12,11 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// start runs the loop on a client's objects.
+// start runs the loop with a client's objects.
 func (r *rig) start(client *fake.Clientset) {
 	r.t.Helper()
 	nodes, err := proxy.NodeInformer(client, 0)
@@ -26,14 +27,14 @@ func (r *rig) start(client *fake.Clientset) {
 	r.run()
 }
 
-// TestServiceRanges: the ranges are told before the first Sync, and whenever they change, each time with a comparison of everything. What
-// is no range is left out.
+// TestServiceRanges: the ranges are reported before the first Sync, and whenever they change, each time with a full
+// comparison. Invalid ranges are skipped.
 func TestServiceRanges(t *testing.T) {
 	r := newRig(t)
 	cidr := func(name string, cidrs ...string) *networking.ServiceCIDR {
 		return &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}}
 	}
-	client := fake.NewClientset(cidr("kubernetes", "10.96.0.0/12", "fd00:96::/112"), cidr("malformed", "10.0.0.0"), testService("web", "10.96.0.1"))
+	client := kubeclienttest.NewClientset(cidr("kubernetes", "10.96.0.0/12", "fd00:96::/112"), cidr("malformed", "10.0.0.0"), testService("web", "10.96.0.1"))
 	r.start(client)
 	r.told("10.96.0.0/12", "fd00:96::/112")
 	r.until("first sync", func() bool { return slices.Equal(r.backend.Calls(), []string{"everything"}) })
@@ -69,7 +70,7 @@ func TestNoServiceRanges(t *testing.T) {
 	for name, refusal := range map[string]error{"forbidden": apierrors.NewForbidden(resource, "", nil), "before 1.33": apierrors.NewNotFound(resource, "")} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			client := fake.NewClientset(testService("web", "10.96.0.1"))
+			client := kubeclienttest.NewClientset(testService("web", "10.96.0.1"))
 			client.PrependReactor("*", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refusal })
 			client.PrependWatchReactor("servicecidrs", clienttesting.DefaultWatchReactor(nil, refusal))
 			r.start(client)

@@ -20,37 +20,43 @@ func compareRoute(a, b Route) int {
 		cmp.Compare(a.Kind, b.Kind), cmp.Compare(a.Protocol, b.Protocol), a.Front.Compare(b.Front))
 }
 
-// Equal says whether two Routes mean the same.
+// Equal reports whether two Routes are equal.
 func (r *Route) Equal(o *Route) bool {
 	return r.Service == o.Service && r.Kind == o.Kind && r.Protocol == o.Protocol && r.Front == o.Front && r.Affinity == o.Affinity &&
-		r.Drop == o.Drop && r.KeepClient == o.KeepClient && slices.Equal(r.Sources, o.Sources) && slices.Equal(r.Backends, o.Backends)
+		r.Drop == o.Drop && r.KeepClient == o.KeepClient && slices.Equal(r.Sources, o.Sources) && slices.Equal(r.Backends, o.Backends) &&
+		slices.Equal(r.Near, o.Near)
 }
 
 func routesEqual(a, b []Route) bool {
 	return slices.EqualFunc(a, b, func(x, y Route) bool { return x.Equal(&y) })
 }
 
-// Targets are the backends for new traffic: those that do not terminate, or all when nothing else is left. The result is not to be
-// written to.
-func (r *Route) Targets() []Endpoint {
+// Targets returns the back ends for new traffic: those that are not terminating, or all if no other is left. The caller
+// must not modify the result.
+func (r *Route) Targets() []Endpoint { return forNewTraffic(r.Backends) }
+
+// NearTargets is Targets for Near.
+func (r *Route) NearTargets() []Endpoint { return forNewTraffic(r.Near) }
+
+func forNewTraffic(backends []Endpoint) []Endpoint {
 	terminating := func(e Endpoint) bool { return e.Terminating }
-	if !slices.ContainsFunc(r.Backends, terminating) {
-		return r.Backends
+	if !slices.ContainsFunc(backends, terminating) {
+		return backends
 	}
 	var out []Endpoint
-	for _, e := range r.Backends {
+	for _, e := range backends {
 		if !e.Terminating {
 			out = append(out, e)
 		}
 	}
 	if len(out) == 0 {
-		return r.Backends
+		return backends
 	}
 	return out
 }
 
-// Allows says whether a client may use the Route (spec.loadBalancerSourceRanges). This host's own connections to an address that it
-// holds itself come from that very address and are let through, as upstream does.
+// Allows reports whether a client may use the Route (spec.loadBalancerSourceRanges). This host's own connections to an
+// address that it has come from that same address, and are allowed as in upstream.
 func (r *Route) Allows(client netip.Addr) bool {
 	if len(r.Sources) == 0 || client == r.Front.Addr() {
 		return true
@@ -86,7 +92,7 @@ func (t *Table) healthIndex(name ServiceName) (int, bool) {
 	return slices.BinarySearchFunc(t.HealthChecks, name, func(h HealthCheck, n ServiceName) int { return compareService(h.Service, n) })
 }
 
-// Set changes in place what the Table has of one Service: its Routes, sorted, and its health check node port, nil for none.
+// Set replaces in place one Service's Routes, sorted, and its health check node port; nil: none.
 func (t *Table) Set(name ServiceName, routes []Route, health *HealthCheck) {
 	from, to := t.span(name)
 	if to-from == len(routes) {
@@ -105,7 +111,7 @@ func (t *Table) Set(name ServiceName, routes []Route, health *HealthCheck) {
 	}
 }
 
-// Fprint writes the Table as aligned text, one Route per line: what `proxy table` and /debug/table show.
+// Fprint writes the Table as aligned text, one Route per line, as `proxy table` and /debug/table show it.
 func (t *Table) Fprint(w io.Writer) error {
 	tab := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(tab, "SERVICE\tPORT\tKIND\tPROTOCOL\tFRONT\tAFFINITY\tSOURCES\tBACKENDS")
@@ -138,22 +144,30 @@ func (t *Table) Fprint(w io.Writer) error {
 	return nil
 }
 
-// String is what Fprint writes.
+// String returns the output of Fprint.
 func (t *Table) String() string {
 	var b strings.Builder
-	_ = t.Fprint(&b) // a Builder takes everything
+	_ = t.Fprint(&b) // a Builder never fails
 	return b.String()
 }
 
 func (r *Route) backendsText() string {
-	if len(r.Backends) == 0 && r.Drop {
-		return "drop"
+	text := endpointsText(r.Backends)
+	switch {
+	case text == "" && r.Drop:
+		text = "drop"
+	case text == "":
+		text = "reject"
 	}
-	if len(r.Backends) == 0 {
-		return "reject"
+	if len(r.Near) > 0 {
+		text += "; from this node " + endpointsText(r.Near)
 	}
-	parts := make([]string, len(r.Backends))
-	for i, e := range r.Backends {
+	return text
+}
+
+func endpointsText(list []Endpoint) string {
+	parts := make([]string, len(list))
+	for i, e := range list {
 		parts[i] = e.Addr.String()
 		if e.Local {
 			parts[i] += " local"
@@ -196,7 +210,7 @@ func (e *RouteError) Error() string {
 
 func (e *RouteError) Unwrap() error { return e.Err }
 
-// RouteErrors takes joined errors apart: those of single Routes, and the rest.
+// RouteErrors separates joined errors: those of single Routes, and the rest.
 func RouteErrors(err error) (routes []*RouteError, rest []error) {
 	switch e := err.(type) {
 	case nil:

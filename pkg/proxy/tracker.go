@@ -12,35 +12,39 @@ import (
 	"k8s.io/utils/ptr"
 )
 
-// Tracker keeps the Table of a stream of events. After any events in any order its Table is what Build makes of the objects that are
-// left, and of Holders; an event costs what its own Service costs, and those that claim the same fronts. It is not safe for concurrent use.
+// Tracker maintains the Table for a stream of events. After any events in any order, its Table equals that of Build for
+// the remaining objects and Holders. The cost of an event depends only on its own Service and those that claim the same
+// fronts. It is not safe for concurrent use.
 type Tracker struct {
 	node    NodeInfo
 	entries map[ServiceName]*entry
-	owner   map[types.NamespacedName]*entry // of each slice
+	owner   map[types.NamespacedName]*entry // by slice
 	dirty   map[*entry]struct{}
 	arbiter *arbiter
 	table   Table
 }
 
-// entry is everything that is known of one Service.
+// entry is everything that is known about one Service.
 type entry struct {
 	name     ServiceName
-	object   *v1.Service                // nil: there is none, but slices for one
-	slices   []*discovery.EndpointSlice // by name
-	created  int64                      // in seconds, as of the claims
-	claims   []claim                    // as the arbiter has them
-	denied   map[FrontKey]Problem       // claims that others won
-	problems []Problem                  // of the Service by itself
+	object   *v1.Service                // nil: there are only slices for it
+	slices   []*discovery.EndpointSlice // sorted by name
+	created  int64                      // in seconds, as used for claims
+	claims   []claim                    // as the arbiter knows them
+	denied   map[FrontKey]Problem       // claims that other holders won
+	problems []Problem                  // of the Service itself
 }
 
-// NewTracker returns a Tracker without Services. holders is what is known so far of others; its Late Nodes are found out.
+// NewTracker returns a Tracker without Services. holders is what is known of other holders at start; the Tracker
+// determines its Late Nodes.
 func NewTracker(node NodeInfo, holders Holders) *Tracker {
-	return &Tracker{node: node, entries: map[ServiceName]*entry{}, owner: map[types.NamespacedName]*entry{}, dirty: map[*entry]struct{}{},
+	t := &Tracker{node: node, entries: map[ServiceName]*entry{}, owner: map[types.NamespacedName]*entry{}, dirty: map[*entry]struct{}{},
 		arbiter: newArbiter(node.Name, holders), table: Table{ServiceRanges: sorted(holders.ServiceRanges, netip.Prefix.Compare)}}
+	t.table.PodRanges = t.arbiter.others.ownPodRanges()
+	return t
 }
 
-// SetNode says what this node is now; a difference touches every Service.
+// SetNode sets this node's current state; a change affects every Service.
 func (t *Tracker) SetNode(node NodeInfo) {
 	if node == t.node {
 		return
@@ -51,32 +55,39 @@ func (t *Tracker) SetNode(node NodeInfo) {
 	}
 }
 
-// SetHost says what addresses this host has now.
+// SetHost sets this host's current addresses.
 func (t *Tracker) SetHost(h Host) { t.arbiter.setHost(h) }
 
-// SetServiceRanges says where cluster IPs are taken from now; none: it is not known.
+// SetServiceRanges sets the ranges of cluster IPs; none: unknown.
 func (t *Tracker) SetServiceRanges(ranges []netip.Prefix) {
 	t.arbiter.setServiceRanges(ranges)
 	t.table.ServiceRanges = sorted(ranges, netip.Prefix.Compare)
 }
 
-// SetNodeHolding says what a Node, this or another, reports as its own now; nil: it is gone. It touches Services at the addresses that differ.
-func (t *Tracker) SetNodeHolding(name string, holding *NodeHolding) { t.arbiter.setNode(name, holding) }
+// SetNodeHolding sets what a Node, this or another, reports as its own; nil: it is gone. It affects Services at the
+// addresses that changed.
+func (t *Tracker) SetNodeHolding(name string, holding *NodeHolding) {
+	t.arbiter.setNode(name, holding)
+	if name != t.node.Name {
+		return
+	}
+	t.table.PodRanges = t.arbiter.others.ownPodRanges()
+}
 
-// Holders is what the Table rests on beside Services and slices: Build makes the same of it.
+// Holders returns the Table's input other than Services and slices: with it, Build computes the same Table.
 func (t *Tracker) Holders() Holders { return t.arbiter.snapshot() }
 
-// Disbelieved says which addresses a Node reports that others have, "" for none.
+// Disbelieved says which addresses that a Node reports belong to others; "": none.
 func (t *Tracker) Disbelieved(node string) string { return t.arbiter.disbelieved(node) }
 
-// Suspects are the Nodes for which Disbelieved may return something else since the last call, sorted.
+// Suspects returns the Nodes for which the result of Disbelieved may have changed since the last call, sorted.
 func (t *Tracker) Suspects() []string {
 	out := slices.Sorted(maps.Keys(t.arbiter.suspects))
 	clear(t.arbiter.suspects)
 	return out
 }
 
-// entry is that of a Service, made where there is none.
+// entry returns a Service's entry, and creates it if needed.
 func (t *Tracker) entry(name ServiceName) *entry {
 	e := t.entries[name]
 	if e == nil {
@@ -86,7 +97,7 @@ func (t *Tracker) entry(name ServiceName) *entry {
 	return e
 }
 
-// SetService records a Service as it is now. The Tracker keeps the object and does not write to it.
+// SetService sets a Service's current state. The Tracker keeps the object and does not modify it.
 func (t *Tracker) SetService(s *v1.Service) {
 	e := t.entry(ServiceName{Namespace: s.Namespace, Name: s.Name})
 	if e.object == s {
@@ -96,7 +107,7 @@ func (t *Tracker) SetService(s *v1.Service) {
 	t.dirty[e] = struct{}{}
 }
 
-// DeleteService forgets a Service.
+// DeleteService removes a Service.
 func (t *Tracker) DeleteService(name ServiceName) {
 	if e := t.entries[name]; e != nil {
 		e.object = nil
@@ -106,7 +117,7 @@ func (t *Tracker) DeleteService(name ServiceName) {
 
 func compareSliceName(s *discovery.EndpointSlice, name string) int { return cmp.Compare(s.Name, name) }
 
-// SetSlice records an EndpointSlice as it is now. Its label may have changed: then it belongs to another Service.
+// SetSlice sets an EndpointSlice's current state. If its label has changed, it belongs to another Service.
 func (t *Tracker) SetSlice(slice *discovery.EndpointSlice) {
 	key := types.NamespacedName{Namespace: slice.Namespace, Name: slice.Name}
 	name, ok := sliceService(slice)
@@ -130,7 +141,7 @@ func (t *Tracker) SetSlice(slice *discovery.EndpointSlice) {
 	t.dirty[e] = struct{}{}
 }
 
-// DeleteSlice forgets an EndpointSlice.
+// DeleteSlice removes an EndpointSlice.
 func (t *Tracker) DeleteSlice(key types.NamespacedName) {
 	e := t.owner[key]
 	if e == nil {
@@ -143,7 +154,7 @@ func (t *Tracker) DeleteSlice(key types.NamespacedName) {
 	t.dirty[e] = struct{}{}
 }
 
-// Service returns the Service as last seen, nil when there is none.
+// Service returns the Service as last seen; nil: none.
 func (t *Tracker) Service(name ServiceName) *v1.Service {
 	if e := t.entries[name]; e != nil {
 		return e.object
@@ -151,10 +162,11 @@ func (t *Tracker) Service(name ServiceName) *v1.Service {
 	return nil
 }
 
-// Table returns the Table as of the last Update. It is the Tracker's: Update changes it in place, but never the slices inside a Route.
+// Table returns the Table as of the last Update. The Tracker owns it: Update changes it in place, but never the slices
+// inside a Route.
 func (t *Tracker) Table() *Table { return &t.table }
 
-// Problems lists what of a Service and its slices is left out, sorted.
+// Problems lists what is omitted of a Service and its slices, sorted.
 func (t *Tracker) Problems(name ServiceName) []Problem {
 	e := t.entries[name]
 	if e == nil {
@@ -165,10 +177,10 @@ func (t *Tracker) Problems(name ServiceName) []Problem {
 	}
 	out := slices.AppendSeq(slices.Clone(e.problems), maps.Values(e.denied))
 	sortProblems(out)
-	return slices.Compact(out) // one for each port of an address otherwise
+	return slices.Compact(out) // otherwise one per port of an address
 }
 
-// AllProblems lists what is left out of all Services, sorted.
+// AllProblems lists what is omitted of all Services, sorted.
 func (t *Tracker) AllProblems() (out []Problem) {
 	for name := range t.entries {
 		out = append(out, t.Problems(name)...)
@@ -177,16 +189,18 @@ func (t *Tracker) AllProblems() (out []Problem) {
 	return out
 }
 
-// spliceLimit is the number of Services from which on making the whole Table again is cheaper than changing it in place.
+// spliceLimit is the number of changed Services from which rebuilding the whole Table is cheaper than changing it in
+// place.
 const spliceLimit = 32
 
-// change is what one Service gives to the Table now.
+// change is one Service's new part of the Table.
 type change struct {
 	by *entry
 	built
 }
 
-// Update brings the Table up to date. It returns the Services whose Routes or health check changed, sorted, and all that were looked at.
+// Update updates the Table. It returns the Services whose Routes or health check changed, sorted, and all that were
+// checked.
 func (t *Tracker) Update() (names, touched []ServiceName) {
 	now := make([]change, 0, len(t.dirty))
 	for e := range t.dirty {
@@ -225,7 +239,7 @@ func (t *Tracker) Update() (names, touched []ServiceName) {
 	return names, touched
 }
 
-// build is what a Service gives to the Table by itself.
+// build returns a Service's part of the Table, without other Services' claims.
 func (t *Tracker) build(e *entry) built {
 	if e.object == nil {
 		return built{}
@@ -233,7 +247,7 @@ func (t *Tracker) build(e *entry) built {
 	return buildService(e.object, e.slices, t.node)
 }
 
-// rebuild builds a Service and tells the arbiter its claims where they differ.
+// rebuild builds a Service and updates its claims in the arbiter if they changed.
 func (t *Tracker) rebuild(e *entry) built {
 	one := t.build(e)
 	if e.name == apiServer {
@@ -258,7 +272,7 @@ func (t *Tracker) rebuild(e *entry) built {
 // apiServer is the Service whose endpoints are the API servers.
 var apiServer = ServiceName{Namespace: "default", Name: "kubernetes"}
 
-// endpointsOf are all endpoints of EndpointSlices, whatever their port's name and condition.
+// endpointsOf returns all endpoints of EndpointSlices, whatever their port names and conditions.
 func endpointsOf(list []*discovery.EndpointSlice) (out []netip.AddrPort) {
 	for _, slice := range list {
 		for _, e := range slice.Endpoints {
@@ -275,7 +289,7 @@ func endpointsOf(list []*discovery.EndpointSlice) (out []netip.AddrPort) {
 	return out
 }
 
-// same says whether the Table has a Service as it is now.
+// same reports whether the Table already has a Service's new part.
 func (t *Tracker) same(u change) bool {
 	health, ok := t.table.HealthCheckOf(u.by.name)
 	if ok != (u.health != nil) || ok && health != *u.health {
@@ -284,7 +298,7 @@ func (t *Tracker) same(u change) bool {
 	return routesEqual(t.table.Of(u.by.name), u.routes)
 }
 
-// merge makes the Table of the Services that stay and the changed ones, which are sorted as the Table is.
+// merge builds the Table from the unchanged Services and the changed ones, which are sorted as the Table is.
 func (t *Tracker) merge(changed []change) {
 	before, total := t.table, len(t.table.Routes)
 	for _, u := range changed {
@@ -292,7 +306,7 @@ func (t *Tracker) merge(changed []change) {
 	}
 	out := before
 	out.Routes, out.HealthChecks = make([]Route, 0, total), nil
-	routes, checks := 0, 0 // so many of the former Table are done
+	routes, checks := 0, 0 // number of processed items of the previous Table
 	for _, u := range changed {
 		from, to := before.span(u.by.name)
 		out.Routes = append(append(out.Routes, before.Routes[routes:from]...), u.routes...)

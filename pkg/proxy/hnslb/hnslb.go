@@ -1,9 +1,11 @@
-// Package hnslb is the back end of the service proxy that lets Windows itself forward: HNS load balancers in the virtual switch.
+// Package hnslb is the back end of the service proxy that leaves forwarding to Windows: HNS load balancers in the
+// virtual switch.
 //
 //	Table --> what HNS should have --difference to what it has--> hns.Client, one call each
 //
-// What HNS has is listed once per Sync of everything, network, endpoints, load balancers, and kept for those of single services, which look at
-// nothing else than what these have and had. An HNS that does not answer is unknown: nothing is concluded from it, and the next Sync lists again.
+// A full Sync lists the network, endpoints and load balancers in HNS once. The lists are kept for Syncs of single
+// Services, which look only at the objects of those Services. If HNS does not respond, its state is unknown: nothing is
+// derived from it, and the next Sync lists again.
 package hnslb
 
 import (
@@ -14,33 +16,41 @@ import (
 	"slices"
 
 	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Config is what a Balancer needs.
+// Config is the configuration of a Balancer.
 type Config struct {
 	Client  hns.Client
 	Network string // the HNS network of the pods
+	Build   int    // Windows build; features that its HNS lacks are not used; 0: unknown, treated as the newest
 	DSR     bool   // direct server return for cluster IPs
-	// Of overlay networks only: the address from which this node asks (invalid: hns.SourceVIP of the network's range), and what says the node's own
-	// with the hardware address behind it. Both move to another adapter when HNS makes the network, so that they are asked for with each list; the
-	// zero Addr: not known at the moment.
+	Overlay bool   // the network is an overlay: no other back end reaches its pods
+	// Ports reads the dynamic ports of this host, from which HNS reserves some for load balancers without direct server
+	// return; nil: not checked.
+	Ports func(context.Context) (portblocks.Ports, error)
+	// SourceVIP and Node are for overlay networks only: the source address of this node's connections (invalid:
+	// hns.SourceVIP of the network's range), and a function that returns the node's address with its hardware address.
+	// Both move to another adapter when HNS creates the network, so they are read with each list; the zero Addr:
+	// currently unknown.
 	SourceVIP netip.Addr
 	Node      func() (addr netip.Addr, mac string)
 }
 
-// segment is the network of the pods, and the place of this node in it.
+// segment is the network of the pods, with this node's place in it.
 type segment struct {
 	hns.Network
+	build     int
 	dsr       bool
-	sourceVIP netip.Addr // of an overlay, as the following
+	sourceVIP netip.Addr // sourceVIP, nodeAddr and nodeMAC are for overlays
 	nodeAddr  netip.Addr
 	nodeMAC   string
 }
 
-// segmentOf says what the configuration is on a network that HNS has.
+// segmentOf applies the configuration to a network in HNS.
 func segmentOf(cfg *Config, network hns.Network) segment {
-	s := segment{Network: network, dsr: cfg.DSR, sourceVIP: cfg.SourceVIP}
+	s := segment{Network: network, build: cfg.Build, dsr: cfg.DSR, sourceVIP: cfg.SourceVIP}
 	if !network.Overlay {
 		return s
 	}
@@ -53,7 +63,7 @@ func segmentOf(cfg *Config, network hns.Network) segment {
 	return s
 }
 
-// complete says what an overlay needs and has not.
+// complete reports what an overlay lacks; nil: nothing.
 func (s *segment) complete() error {
 	if s.Overlay && (!s.sourceVIP.IsValid() || !s.nodeAddr.IsValid() || s.nodeMAC == "") {
 		return fmt.Errorf("HNS network %q is an overlay: want a source VIP (have %s) and the node's address with its hardware address (have %s %q)",
@@ -64,21 +74,34 @@ func (s *segment) complete() error {
 
 // Balancer implements proxy.Backend.
 type Balancer struct {
-	cfg Config
+	cfg     Config
+	metrics metrics
+	budget  *portblocks.Budget // of this Sync; nil: nothing needed ports yet
 
-	// What HNS has, as last listed and changed since; known: that it can be relied on.
+	// State of HNS as last listed and changed since; known: it is valid.
 	known     bool
 	network   segment
 	endpoints map[netip.Addr]hns.Endpoint
 	balancers map[front]hns.LoadBalancer
-	stray     []hns.LoadBalancer // second ones at a front
-	wishes    wishes             // what it should have
+	stray     []hns.LoadBalancer // duplicates at a front
+	wishes    wishes             // what HNS should have
+	echoes    map[hns.ID]*echo   // for load balancers that we created
 }
 
-// New returns a Balancer that has not asked HNS for anything yet.
-func New(cfg Config) *Balancer { return &Balancer{cfg: cfg} }
+// echo is what HNS reports of a load balancer that we created. HNS omits what it does not know, and returns the rest in
+// its own form. Neither is a reason to create the load balancer again.
+type echo struct {
+	asked, answered hns.LoadBalancer
+	heard           bool // answered is set: as first listed
+}
 
-// Sync implements proxy.Backend. It is not safe for concurrent use. What it costs grows with the changed Services, unless everything is compared.
+// New returns a Balancer that has not called HNS yet.
+func New(cfg Config) *Balancer {
+	return &Balancer{cfg: cfg, echoes: map[hns.ID]*echo{}, metrics: newMetrics()}
+}
+
+// Sync implements proxy.Backend. It is not safe for concurrent use. Its cost grows with the changed Services, except
+// for a full comparison.
 func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
 	whole := changed == nil || !b.known || b.moved(ctx)
 	if whole {
@@ -88,7 +111,8 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 		b.wishes = newWishes(&b.network)
 		changed = servicesOf(want)
 	}
-	b.known = false // until all is done: a half-done change is listed again
+	b.known = false // until everything is done, so that the next Sync lists again after a partial change
+	b.budget = nil
 	d := b.wishes.change(want, changed)
 	if whole {
 		for key := range b.balancers {
@@ -105,11 +129,14 @@ func (b *Balancer) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 	if err != nil {
 		return err
 	}
-	b.known = len(errs) == 0
+	if b.known = len(errs) == 0; whole {
+		b.countReserving()
+	}
 	return errors.Join(append(d.errs, errs...)...)
 }
 
-// moved says whether an overlay knows other hosts by now: an endpoint is made with the address of the host that has it, which HNS does not change.
+// moved reports whether an overlay's remote subnets have changed: an endpoint has the address of its host, which HNS
+// cannot change.
 func (b *Balancer) moved(ctx context.Context) bool {
 	if !b.network.Overlay {
 		return false
@@ -118,7 +145,7 @@ func (b *Balancer) moved(ctx context.Context) bool {
 	return err != nil || now.ID != b.network.ID || !slices.Equal(now.Remote, b.network.Remote)
 }
 
-// servicesOf are the Services of a Table, which is sorted by them.
+// servicesOf returns the Services of a Table, which is sorted by them.
 func servicesOf(t *proxy.Table) (names []proxy.ServiceName) {
 	for i := range t.Routes {
 		names = append(names, t.Routes[i].Service.ServiceName)
@@ -126,7 +153,7 @@ func servicesOf(t *proxy.Table) (names []proxy.ServiceName) {
 	return slices.Compact(names)
 }
 
-// list asks HNS what it has.
+// list reads the state of HNS.
 func (b *Balancer) list(ctx context.Context) error {
 	b.known = false
 	network, err := b.cfg.Client.Network(ctx, b.cfg.Network)
@@ -142,34 +169,51 @@ func (b *Balancer) list(ctx context.Context) error {
 		return fmt.Errorf("cannot list HNS load balancers: %w", err)
 	}
 	b.network, b.endpoints, b.balancers, b.stray = segmentOf(&b.cfg, network), map[netip.Addr]hns.Endpoint{}, map[front]hns.LoadBalancer{}, nil
-	of := map[string]string{} // endpoint -> network
+	of := map[hns.ID]hns.ID{} // endpoint -> network
 	for _, e := range endpoints {
 		of[e.ID] = e.Network
 		if e.Network != network.ID {
 			continue
 		}
 		for _, addr := range e.Addrs {
-			if other, ok := b.endpoints[addr]; !ok || other.Remote { // HNS of 2019 and 2022 may have a remote one beside the local one
+			if other, ok := b.endpoints[addr]; !ok || other.Remote { // HNS of 2019 and 2022 may have a remote one in addition to the local one
 				b.endpoints[addr] = e
 			}
 		}
 	}
+	echoes := b.echoes
+	b.echoes = map[hns.ID]*echo{}
 	for _, lb := range balancers {
-		slices.Sort(lb.Endpoints)
-		others := slices.ContainsFunc(lb.Endpoints, func(id string) bool { return of[id] != "" && of[id] != network.ID })
+		slices.SortFunc(lb.Endpoints, hns.ID.Compare)
+		if e := echoes[lb.ID]; e != nil {
+			lb = e.hear(lb)
+			b.echoes[lb.ID] = e
+		}
+		others := slices.ContainsFunc(lb.Endpoints, func(id hns.ID) bool { return of[id] != (hns.ID{}) && of[id] != network.ID })
 		_, second := b.balancers[frontOf(&lb)]
 		switch {
 		case others: // not ours
 		case second:
 			b.stray = append(b.stray, lb)
-		default: // also one whose endpoints are all gone: it leads nowhere, and stands in the way of the next at its front
+		default: // even without any endpoint left: it leads nowhere, and blocks the next one at its front
 			b.balancers[frontOf(&lb)] = lb
 		}
 	}
 	return nil
 }
 
-// apply makes what is missing, changes what differs, removes what is too much; an error of HNS as a whole ends it.
+// hear interprets a load balancer in HNS' list: it returns the requested one as long as HNS lists it as at first.
+func (e *echo) hear(lb hns.LoadBalancer) hns.LoadBalancer {
+	if !e.heard && alike(&e.asked, &lb) {
+		e.answered, e.heard = lb, true
+	}
+	if e.heard && equal(&e.answered, &lb) {
+		return e.asked
+	}
+	return lb
+}
+
+// apply creates what is missing, changes what differs and removes the rest; an error of HNS as a whole stops it.
 func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err error) {
 	failed, err := b.createEndpoints(ctx, d)
 	if err != nil {
@@ -197,6 +241,7 @@ func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err 
 			continue
 		}
 		delete(b.balancers, key)
+		delete(b.echoes, lb.ID)
 	}
 	for _, lb := range b.stray {
 		if err := b.cfg.Client.DeleteLoadBalancer(ctx, lb.ID); err != nil {
@@ -207,7 +252,7 @@ func (b *Balancer) apply(ctx context.Context, d *difference) (errs []error, err 
 	return append(errs, b.deleteEndpoints(ctx, d)...), nil
 }
 
-// createEndpoints makes the endpoints that are not there. It returns the errors of single ones by address.
+// createEndpoints creates the missing endpoints. It returns the errors of single ones by address.
 func (b *Balancer) createEndpoints(ctx context.Context, d *difference) (map[netip.Addr]error, error) {
 	failed := map[netip.Addr]error{}
 	for addr := range d.addrs {
@@ -238,7 +283,8 @@ func (b *Balancer) createEndpoints(ctx context.Context, d *difference) (map[neti
 	return failed, nil
 }
 
-// serve makes the load balancer of one front what its wish says. Endpoints that HNS does not have are left out, and told.
+// serve brings the load balancer of one front to its wish. It omits endpoints that HNS lacks, and returns an error for
+// them.
 func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[netip.Addr]error) error {
 	lb := w.lb
 	var missing error
@@ -254,15 +300,18 @@ func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[net
 			missing = fmt.Errorf("HNS network %q has no endpoint %s of this node", b.network.Name, addr)
 		}
 	}
-	slices.Sort(lb.Endpoints)
+	slices.SortFunc(lb.Endpoints, hns.ID.Compare)
 	have, ok := b.balancers[key]
 	var err error
 	switch {
 	case len(lb.Endpoints) == 0:
-		return missing // what was there before goes on: nothing better is known
+		return missing // the existing load balancer stays: nothing better is known
 	case !ok:
+		if err := b.take(ctx, &lb); err != nil {
+			return err
+		}
 		lb.ID, err = b.cfg.Client.CreateLoadBalancer(ctx, lb)
-	case equal(&have, &lb):
+	case serves(&have, &lb):
 		return missing
 	default:
 		lb.ID = have.ID
@@ -273,10 +322,12 @@ func (b *Balancer) serve(ctx context.Context, key front, w *wish, failed map[net
 		return err
 	}
 	b.balancers[key] = lb
+	delete(b.echoes, have.ID)
+	b.echoes[lb.ID] = &echo{asked: lb}
 	return missing
 }
 
-// deleteEndpoints removes those of ours that no front needs any more.
+// deleteEndpoints removes our endpoints that no front needs any longer.
 func (b *Balancer) deleteEndpoints(ctx context.Context, d *difference) (errs []error) {
 	for addr := range d.addrs {
 		e, ok := b.endpoints[addr]

@@ -11,14 +11,14 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// overlaid is a ledger on an overlay whose hosts come and go.
+// overlaid is a ledger on an overlay whose remote hosts change.
 type overlaid struct {
-	quiet  // HNS removes an endpoint below a load balancer too (kubernetes/kubernetes#76316)
+	quiet  // HNS also removes an endpoint that a load balancer uses (kubernetes/kubernetes#76316)
 	remote []hns.RemoteSubnet
 }
 
 func (o *overlaid) Network(context.Context, string) (hns.Network, error) {
-	return hns.Network{ID: "n", Name: "winkube.4096", Overlay: true, Subnet: netip.MustParsePrefix("10.244.1.0/24"), Remote: slices.Clone(o.remote)}, nil
+	return hns.Network{ID: hns.IDOf("n"), Name: "winkube.4096", Overlay: true, Subnet: netip.MustParsePrefix("10.244.1.0/24"), Remote: slices.Clone(o.remote)}, nil
 }
 
 func onOverlay(remote ...hns.RemoteSubnet) (*overlaid, *Balancer) {
@@ -30,7 +30,7 @@ func onOverlay(remote ...hns.RemoteSubnet) (*overlaid, *Balancer) {
 
 var second = hns.RemoteSubnet{Prefix: netip.MustParsePrefix("10.244.2.0/24"), Provider: netip.MustParseAddr("10.1.0.12")}
 
-// one is the Table of a service at 10.96.0.1 with these endpoints, those of 10.244.1.0/24 on this node.
+// one returns the Table of a Service at 10.96.0.1 with these endpoints; those in 10.244.1.0/24 are on this node.
 func one(endpoints ...string) *proxy.Table {
 	r := clusterIP(0, 1)
 	for _, text := range endpoints {
@@ -41,7 +41,8 @@ func one(endpoints ...string) *proxy.Table {
 	return &proxy.Table{Routes: []proxy.Route{r}}
 }
 
-// TestSourceVIP: what is outside of the overlay is asked from the node's address (upstream's proxier.go syncProxyRules: public and node addresses).
+// TestSourceVIP: connections to endpoints outside the overlay use the node's address (upstream's proxier.go
+// syncProxyRules: public and node addresses).
 func TestSourceVIP(t *testing.T) {
 	for name, c := range map[string]struct {
 		endpoints []string
@@ -67,15 +68,16 @@ func TestSourceVIP(t *testing.T) {
 	}
 }
 
-// dashed is an HNS that tells hardware addresses in its own notation.
+// dashed is an HNS that returns hardware addresses in its own notation.
 type dashed struct{ *overlaid }
 
-func (d dashed) CreateEndpoint(ctx context.Context, n hns.Network, e hns.Endpoint) (string, error) {
+func (d dashed) CreateEndpoint(ctx context.Context, n hns.Network, e hns.Endpoint) (hns.ID, error) {
 	e.MAC = strings.ToUpper(strings.ReplaceAll(e.MAC, ":", "-"))
 	return d.overlaid.CreateEndpoint(ctx, n, e)
 }
 
-// TestLeavesOverlay: what one run made the next knows for its own, in whatever notation HNS has it. A node whose address is not known yet is asked again.
+// TestLeavesOverlay: the next run recognizes what a previous run created, in HNS' notation. A node whose address is
+// unknown is asked again.
 func TestLeavesOverlay(t *testing.T) {
 	o, _ := onOverlay(second)
 	addr := netip.Addr{}
@@ -93,7 +95,8 @@ func TestLeavesOverlay(t *testing.T) {
 	}
 }
 
-// TestNodesOfOverlay: an endpoint that was made before its node was known leads to that node as soon as it is, and its load balancer to the endpoint.
+// TestNodesOfOverlay: an endpoint that was created before its node was known leads to that node once it is, and its
+// load balancer to the endpoint.
 func TestNodesOfOverlay(t *testing.T) {
 	o, b := onOverlay()
 	want := one("10.244.2.7:80")

@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// front is what tells load balancers apart: HNS has one for each.
+// front identifies a load balancer: HNS has at most one for each.
 type front struct {
 	vip      netip.Addr // the zero Addr: node port
 	ipv6     bool
@@ -23,7 +23,7 @@ type front struct {
 
 func frontOf(lb *hns.LoadBalancer) front { return front{lb.VIP, lb.IPv6, lb.Protocol, lb.ExternalPort} }
 
-// wish is a load balancer that should be, its endpoints by address.
+// wish is a load balancer that should exist, with its endpoints by address.
 type wish struct {
 	route   proxy.Route
 	lb      hns.LoadBalancer // without endpoints
@@ -32,14 +32,33 @@ type wish struct {
 
 var protocols = map[v1.Protocol]uint32{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1.ProtocolSCTP: 132}
 
-// Serves says whether a load balancer can do what a Route says. One cannot refuse, be limited to source ranges, or lead to several ports.
-func Serves(r *proxy.Route) bool {
+// server2022 is the first Windows Server whose HNS supports session affinity (12.0) and IPv6 (11.10). Source: hcsshim
+// hcnglobals.go (SessionAffinityVersion, IPv6DualStackVersion); 9.3 on Server 2019 (kubernetes/kubernetes#93304).
+const server2022 = 20348
+
+// lacks says which feature for a Route this build's HNS lacks, though later builds have it.
+func (c *Config) lacks(r *proxy.Route) error {
+	switch {
+	case c.Build == 0 || c.Build >= server2022:
+		return nil
+	case r.Affinity > 0:
+		return fmt.Errorf("HNS load balancers of Windows build %d have no session affinity, those of build %d (Server 2022) do", c.Build, server2022)
+	case r.Front.Addr().Is6():
+		return fmt.Errorf("HNS load balancers of Windows build %d have no IPv6, those of build %d (Server 2022) do", c.Build, server2022)
+	}
+	return nil
+}
+
+// Serves reports whether a load balancer can serve a Route. None can refuse traffic, restrict source ranges, or use
+// several target ports. Older ones also lack session affinity; on overlays, which have no alternative, that is an error
+// of the Route instead.
+func (c Config) Serves(r *proxy.Route) bool {
 	targets := r.Targets()
-	return len(targets) > 0 && len(r.Sources) == 0 && protocols[r.Protocol] != 0 &&
+	return len(targets) > 0 && len(r.Sources) == 0 && protocols[r.Protocol] != 0 && (c.lacks(r) == nil || c.Overlay) &&
 		!slices.ContainsFunc(targets, func(e proxy.Endpoint) bool { return e.Addr.Port() != targets[0].Addr.Port() })
 }
 
-// wishes is what HNS should have for some Routes. Those that it cannot serve, or only in part, are errors.
+// wishes returns what HNS should have for some Routes. Routes that it cannot serve fully are errors.
 func (s *segment) wishes(routes []proxy.Route) (out []*wish, errs []error) {
 	for _, r := range routes {
 		targets := r.Targets()
@@ -49,6 +68,13 @@ func (s *segment) wishes(routes []proxy.Route) (out []*wish, errs []error) {
 		if len(r.Sources) > 0 {
 			errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("HNS load balancers cannot be limited to source ranges")})
 			continue
+		}
+		if err := (&Config{Build: s.build}).lacks(&r); err != nil {
+			errs = append(errs, &proxy.RouteError{Route: r, Err: err})
+			if !s.Overlay || r.Front.Addr().Is6() {
+				continue
+			}
+			r.Affinity = 0 // pods reach Services only through HNS: service without affinity is better than none
 		}
 		port := commonPort(targets)
 		same := slices.DeleteFunc(slices.Clone(targets), func(e proxy.Endpoint) bool { return e.Addr.Port() != port })
@@ -61,8 +87,8 @@ func (s *segment) wishes(routes []proxy.Route) (out []*wish, errs []error) {
 	return out, errs
 }
 
-// balancer has the flags that upstream's winkernel proxy gives: direct server return for cluster IPs where it is switched on, and for other
-// kinds when all endpoints are on this node.
+// balancer sets the flags as upstream's winkernel proxy does: direct server return for cluster IPs if enabled, and for
+// other kinds if all endpoints are on this node.
 func (s *segment) balancer(r *proxy.Route, targets []proxy.Endpoint) hns.LoadBalancer {
 	lb := hns.LoadBalancer{VIP: r.Front.Addr(), IPv6: r.Front.Addr().Is6(), Protocol: protocols[r.Protocol], ExternalPort: r.Front.Port(),
 		InternalPort: targets[0].Addr.Port(), ClientAffinity: r.Affinity > 0, ExternalIP: r.Kind != proxy.ClusterIP, DSR: s.dsr}
@@ -78,8 +104,9 @@ func (s *segment) balancer(r *proxy.Route, targets []proxy.Endpoint) hns.LoadBal
 	return lb
 }
 
-// asksFrom is the address from which a load balancer of an overlay asks: the node's own where an endpoint is outside of the overlay, which has no way
-// back to the other (kubernetes/kubernetes#79359: the API server's own Service, whose endpoints are nodes).
+// asksFrom returns the source address of an overlay's load balancer: the node's own if an endpoint is outside the
+// overlay, from where there is no route back to the other (kubernetes/kubernetes#79359: the API server's own Service,
+// whose endpoints are nodes).
 func (s *segment) asksFrom(targets []proxy.Endpoint) netip.Addr {
 	for _, target := range targets {
 		inside := target.Local || slices.ContainsFunc(s.Remote, func(other hns.RemoteSubnet) bool { return other.Prefix.Contains(target.Addr.Addr()) })
@@ -90,7 +117,7 @@ func (s *segment) asksFrom(targets []proxy.Endpoint) netip.Addr {
 	return s.sourceVIP
 }
 
-// commonPort is the port that most endpoints have; of several the lowest.
+// commonPort returns the most common port of targets; on a tie, the lowest.
 func commonPort(targets []proxy.Endpoint) uint16 {
 	count := map[uint16]int{}
 	best := targets[0].Addr.Port()
@@ -104,8 +131,8 @@ func commonPort(targets []proxy.Endpoint) uint16 {
 	return best
 }
 
-// remoteMAC is the hardware address of a remote endpoint: never on a wire, but different for each, as upstream makes it up. It is also the
-// mark by which the next run knows our endpoints.
+// remoteMAC returns the hardware address of a remote endpoint. It never appears on a network, but is unique, and has
+// upstream's form. The next run recognizes our endpoints by it.
 func remoteMAC(addr netip.Addr) string {
 	b := addr.AsSlice()
 	b = b[len(b)-4:]
@@ -115,12 +142,12 @@ func remoteMAC(addr netip.Addr) string {
 	return fmt.Sprintf("02-11-%02x-%02x-%02x-%02x", b[0], b[1], b[2], b[3])
 }
 
-// endpointsFor lists the endpoints that a wish needs and that are ours to make.
+// endpointsFor lists the endpoints for a wish that we must create.
 func (s *segment) endpointsFor(w *wish) (out []hns.Endpoint) {
 	for _, target := range w.targets {
 		addr := target.Addr.Addr()
 		if target.Local {
-			continue // the network's maker made it
+			continue // the creator of the network created it
 		}
 		e := hns.Endpoint{Addrs: []netip.Addr{addr}, MAC: remoteMAC(addr), Remote: true}
 		if s.Overlay {
@@ -137,7 +164,7 @@ func (s *segment) endpointsFor(w *wish) (out []hns.Endpoint) {
 	return append(out, hns.Endpoint{Addrs: []netip.Addr{s.sourceVIP}, MAC: s.nodeMAC})
 }
 
-// provider is the host that has an address of an overlay; this one for those outside of all remote subnets.
+// provider returns the host of an overlay's address; this host for addresses outside all remote subnets.
 func (s *segment) provider(addr netip.Addr) netip.Addr {
 	for _, other := range s.Remote {
 		if other.Prefix.Contains(addr) || other.Provider == addr {
@@ -147,7 +174,7 @@ func (s *segment) provider(addr netip.Addr) netip.Addr {
 	return s.nodeAddr
 }
 
-// ours says whether an endpoint is one that endpointsFor lists: ours to remove.
+// ours reports whether an endpoint has the form of endpointsFor, so that we may remove it.
 func (s *segment) ours(e *hns.Endpoint) bool {
 	if len(e.Addrs) != 1 {
 		return false
@@ -158,18 +185,31 @@ func (s *segment) ours(e *hns.Endpoint) bool {
 	return sameMAC(e.MAC, remoteMAC(e.Addrs[0])) || s.nodeMAC != "" && sameMAC(e.MAC, s.nodeMAC)
 }
 
-// elsewhere says whether an endpoint of ours leads to another host than it should.
+// elsewhere reports whether one of our endpoints leads to the wrong host.
 func (s *segment) elsewhere(have, want *hns.Endpoint) bool {
 	return have.Remote && want.Provider.IsValid() && have.Provider.IsValid() && have.Provider != want.Provider && s.ours(have)
 }
 
-// sameMAC compares hardware addresses in either notation: HNS may answer with dashes to what was given with colons.
+// sameMAC compares hardware addresses in either notation: HNS may return dashes for colons.
 func sameMAC(a, b string) bool {
 	return strings.EqualFold(strings.ReplaceAll(a, ":", "-"), strings.ReplaceAll(b, ":", "-"))
 }
 
-// equal says whether two load balancers do the same.
+// equal reports whether two load balancers have the same fields.
 func equal(a, b *hns.LoadBalancer) bool {
-	return frontOf(a) == frontOf(b) && a.InternalPort == b.InternalPort && a.SourceVIP == b.SourceVIP && a.DSR == b.DSR && a.ExternalIP == b.ExternalIP &&
-		a.LocalRouted == b.LocalRouted && a.ClientAffinity == b.ClientAffinity && slices.Equal(a.Endpoints, b.Endpoints)
+	return alike(a, b) && a.SourceVIP == b.SourceVIP && a.DSR == b.DSR && a.ExternalIP == b.ExternalIP && a.LocalRouted == b.LocalRouted && a.ClientAffinity == b.ClientAffinity
+}
+
+// alike reports whether two load balancers have the same front, target port and endpoints, whatever their flags.
+func alike(a, b *hns.LoadBalancer) bool {
+	return frontOf(a) == frontOf(b) && a.InternalPort == b.InternalPort && slices.Equal(a.Endpoints, b.Endpoints)
+}
+
+// serves reports whether the load balancer in HNS' list is as wanted. The flag for external addresses (16) is in no
+// schema that Microsoft documents, though upstream's winkernel proxy always sets it; an HNS that does not return it may
+// still obey it.
+func serves(have, want *hns.LoadBalancer) bool {
+	asked := *want
+	asked.ExternalIP = asked.ExternalIP && have.ExternalIP
+	return equal(have, &asked)
 }

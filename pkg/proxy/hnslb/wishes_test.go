@@ -16,22 +16,22 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// ledger is an HNS that does what it is told, and counts.
+// ledger is an HNS that executes all calls, and counts them.
 type ledger struct {
-	endpoints   map[string]hns.Endpoint
-	balancers   map[string]hns.LoadBalancer
+	endpoints   map[hns.ID]hns.Endpoint
+	balancers   map[hns.ID]hns.LoadBalancer
 	next        int
 	lists, done int
 }
 
 func newLedger() *ledger {
-	return &ledger{endpoints: map[string]hns.Endpoint{}, balancers: map[string]hns.LoadBalancer{}}
+	return &ledger{endpoints: map[hns.ID]hns.Endpoint{}, balancers: map[hns.ID]hns.LoadBalancer{}}
 }
 
-func (l *ledger) id() string { l.next++; l.done++; return fmt.Sprint(l.next) }
+func (l *ledger) id() hns.ID { l.next++; l.done++; return hns.IDOf(fmt.Sprint(l.next)) }
 
 func (l *ledger) Network(context.Context, string) (hns.Network, error) {
-	return hns.Network{ID: "n", Name: "cbr0"}, nil
+	return hns.Network{ID: hns.IDOf("n"), Name: "cbr0"}, nil
 }
 
 func (l *ledger) Endpoints(context.Context) ([]hns.Endpoint, error) {
@@ -44,13 +44,13 @@ func (l *ledger) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	return slices.Collect(maps.Values(l.balancers)), nil
 }
 
-func (l *ledger) CreateEndpoint(_ context.Context, n hns.Network, e hns.Endpoint) (string, error) {
+func (l *ledger) CreateEndpoint(_ context.Context, n hns.Network, e hns.Endpoint) (hns.ID, error) {
 	e.ID, e.Network = l.id(), n.ID
 	l.endpoints[e.ID] = e
 	return e.ID, nil
 }
 
-func (l *ledger) DeleteEndpoint(_ context.Context, id string) error {
+func (l *ledger) DeleteEndpoint(_ context.Context, id hns.ID) error {
 	l.done++
 	for _, lb := range l.balancers {
 		if slices.Contains(lb.Endpoints, id) {
@@ -61,12 +61,12 @@ func (l *ledger) DeleteEndpoint(_ context.Context, id string) error {
 	return nil
 }
 
-func (l *ledger) CreateLoadBalancer(_ context.Context, lb hns.LoadBalancer) (string, error) {
+func (l *ledger) CreateLoadBalancer(_ context.Context, lb hns.LoadBalancer) (hns.ID, error) {
 	lb.ID = l.id()
 	return lb.ID, l.put(lb)
 }
 
-func (l *ledger) ReplaceLoadBalancer(_ context.Context, lb hns.LoadBalancer) (string, error) {
+func (l *ledger) ReplaceLoadBalancer(_ context.Context, lb hns.LoadBalancer) (hns.ID, error) {
 	l.done++
 	return lb.ID, l.put(lb)
 }
@@ -81,13 +81,13 @@ func (l *ledger) put(lb hns.LoadBalancer) error {
 	return nil
 }
 
-func (l *ledger) DeleteLoadBalancer(_ context.Context, id string) error {
+func (l *ledger) DeleteLoadBalancer(_ context.Context, id hns.ID) error {
 	l.done++
 	delete(l.balancers, id)
 	return nil
 }
 
-// print is what there is, endpoints by address.
+// print returns the objects, endpoints by address.
 func (l *ledger) print() (out []string) {
 	for _, e := range l.endpoints {
 		out = append(out, fmt.Sprintf("endpoint %v", e.Addrs))
@@ -104,7 +104,7 @@ func (l *ledger) print() (out []string) {
 	return out
 }
 
-// filled is a Balancer that has made so many services, each with its own two endpoints.
+// filled returns a Balancer that has created so many services, each with its own two endpoints.
 func filled(t testing.TB, client hns.Client, services int) (*Balancer, *proxy.Table) {
 	want := &proxy.Table{}
 	for i := range services {
@@ -133,7 +133,7 @@ func address(net byte, n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, net, byte(n >> 8), byte(n)})
 }
 
-// clusterIP is the Route of a service at the front of that number.
+// clusterIP returns the Route of a service at the front with that number.
 func clusterIP(service, front int, endpoints ...int) proxy.Route {
 	r := proxy.Route{Service: proxy.ServicePortName{ServiceName: serviceName(service)}, Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP,
 		Front: netip.AddrPortFrom(address(96, front), 80)}
@@ -144,8 +144,8 @@ func clusterIP(service, front int, endpoints ...int) proxy.Route {
 	return r
 }
 
-// TestChangesAddUp: whatever changes one after the other, in fronts that pass from one service to another and endpoints that they share, HNS ends up
-// with what a new Balancer would make of the last Table.
+// TestChangesAddUp: after any sequence of changes, with fronts that move between services and endpoints that they
+// share, HNS has what a new Balancer would create for the last Table.
 func TestChangesAddUp(t *testing.T) {
 	for seed := range uint64(200) {
 		random := rand.New(rand.NewPCG(seed, 1))
@@ -186,8 +186,8 @@ func TestChangesAddUp(t *testing.T) {
 	}
 }
 
-// TestChangeCostsItself: neither the calls of one endpoint's change nor the memory that it takes, and so what is computed, grow with the number of
-// services.
+// TestChangeCostsItself: neither the calls nor the memory for one endpoint's change, and so the computation, grow with
+// the number of services.
 func TestChangeCostsItself(t *testing.T) {
 	cost := func(services int) (calls int, allocations float64) {
 		l := newLedger()
@@ -226,10 +226,10 @@ func BenchmarkChange(b *testing.B) {
 	}
 }
 
-// quiet is a ledger that does not look whether an endpoint is used.
+// quiet is a ledger that does not check whether an endpoint is used.
 type quiet struct{ *ledger }
 
-func (q quiet) DeleteEndpoint(_ context.Context, id string) error {
+func (q quiet) DeleteEndpoint(_ context.Context, id hns.ID) error {
 	delete(q.endpoints, id)
 	return nil
 }

@@ -1,11 +1,12 @@
-// Package portproxy is the back end of the service proxy that lets the service IP Helper of Windows relay TCP connections, by the port proxy
-// rules that administrators otherwise set manually. Rules go on while no proxy runs.
+// Package portproxy is the back end of the service proxy that uses the Windows service IP Helper to relay TCP
+// connections, with the port proxy rules that administrators otherwise set manually. Rules work even while no proxy
+// runs.
 //
 //	Table --rules that should be, difference to those listed--> one script --> Netsh
 //
-// A rule leads to one endpoint, so this back end serves what Serves says; the rest is another's. Rules are as many as the host has, others'
-// among them, and netsh has no place for a comment. What is ours is therefore said by a second rule, a mark (mark.go), made before and removed
-// after the one it is for.
+// A rule leads to one endpoint, so this back end serves only the Routes for which Serves is true. The host's rules
+// include other programs' rules, and netsh has no field for a comment. So each of our rules has a second rule, a mark
+// (mark.go), which is added before it and removed after it.
 package portproxy
 
 import (
@@ -22,61 +23,63 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Netsh runs lines as one script and returns what was printed; a line that fails stops no other.
+// Netsh runs lines as one script and returns the output; a failing line does not stop the others.
 type Netsh interface {
 	Script(ctx context.Context, lines []string) (output string, err error)
 }
 
-// Addresses makes the addresses of services local to this host, which IP Helper needs to listen on them.
+// Addresses makes the addresses of Services local to this host, which IP Helper needs to listen on them.
 type Addresses interface {
-	// Set makes the host hold want (sorted), and of those that it was told before no others.
-	Set(ctx context.Context, want []netip.Addr) error
-	// Host lists the addresses that the host has anyway.
+	// Set gives the host the addresses in want (sorted) and removes all others that earlier calls added. added are
+	// those that the host lacked; it is valid even with an error.
+	Set(ctx context.Context, want []netip.Addr) (added []netip.Addr, err error)
+	// Host lists the host's own addresses.
 	Host() ([]netip.Addr, error)
 }
 
-// Config is what a Backend needs.
+// Config is the configuration of a Backend.
 type Config struct {
 	Netsh     Netsh
 	Addresses Addresses
-	// NodePorts limits the host's addresses on which node ports are served; empty: all of them.
+	// NodePorts limits the host's addresses that serve node ports; empty: all of them.
 	NodePorts []netip.Prefix
-	// NoFirewall leaves it to others to let clients in through Windows Firewall.
+	// NoFirewall leaves Windows Firewall unchanged.
 	NoFirewall bool
 }
 
-// Serves says whether a rule can do what a Route says: TCP, one endpoint, for everybody.
+// Serves reports whether a rule can serve a Route: TCP, one endpoint, no source ranges.
 func Serves(r *proxy.Route) bool {
-	return r.Protocol == v1.ProtocolTCP && len(r.Targets()) == 1 && len(r.Sources) == 0
+	return r.Protocol == v1.ProtocolTCP && len(r.Targets()) == 1 && len(r.Sources) == 0 && len(r.Near) == 0
 }
 
-// Backend implements proxy.Backend. It is for one goroutine.
+// Backend implements proxy.Backend. Use it from one goroutine.
 type Backend struct {
 	cfg Config
 
-	wants     map[netip.AddrPort]proxy.Route // those that it can serve
+	wants     map[netip.AddrPort]proxy.Route // those that rules can serve
 	byService map[proxy.ServiceName][]netip.AddrPort
 	host      []netip.Addr
-	held      []netip.Addr // last given to Addresses; nil: unknown
+	held      []netip.Addr // last passed to Addresses; nil: unknown
 
-	// What netsh has, as last listed; known: that it can be relied on.
+	// State of netsh as last listed; known: it is valid.
 	known bool
 	rules map[netip.AddrPort]netsh.Rule
-	marks map[netip.AddrPort]netsh.Rule // by the listener that they mark; those that mark nothing by their own
-	made  map[netip.AddrPort]bool       // rules that this run has touched and that have lost, or not got, their mark
+	marks map[netip.AddrPort]netsh.Rule // by the listener that they mark; marks of no rule by their own listener
+	made  map[netip.AddrPort]bool       // rules that this run changed and that have no mark
+	added map[netip.Addr]bool           // addresses that may have been added after their rules
 
 	open   string // the firewall's rules as last written
-	opened bool   // and seen
-	said   bool   // that they were not
+	opened bool   // and confirmed
+	said   bool   // logged that they were not accepted
 }
 
 // New returns a Backend that has not looked at the host yet.
 func New(cfg Config) *Backend {
 	return &Backend{cfg: cfg, wants: map[netip.AddrPort]proxy.Route{}, byService: map[proxy.ServiceName][]netip.AddrPort{},
-		made: map[netip.AddrPort]bool{}}
+		made: map[netip.AddrPort]bool{}, added: map[netip.Addr]bool{}}
 }
 
-// Sync implements proxy.Backend: at most one listing, when everything is compared, and one script.
+// Sync implements proxy.Backend: at most one listing, for a full comparison, and one script.
 func (b *Backend) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
 	whole := changed == nil || !b.known
 	if whole {
@@ -92,7 +95,7 @@ func (b *Backend) Sync(ctx context.Context, want *proxy.Table, changed []proxy.S
 		}
 	}
 	rules := b.wanted(dirty)
-	if !whole && b.blocked(rules) { // it may be gone by now
+	if !whole && b.blocked(rules) { // the other program's rule may be gone
 		if err := b.write(ctx, nil); err != nil {
 			return err
 		}
@@ -101,10 +104,12 @@ func (b *Backend) Sync(ctx context.Context, want *proxy.Table, changed []proxy.S
 	if err := b.hold(ctx, whole, lines); err != nil {
 		return err
 	}
+	lines = append(b.again(), lines...)
 	if len(lines) > 0 {
 		if err := b.write(ctx, lines); err != nil {
 			return err
 		}
+		clear(b.added)
 		if err := b.hold(ctx, false, nil); err != nil {
 			return err
 		}
@@ -112,7 +117,7 @@ func (b *Backend) Sync(ctx context.Context, want *proxy.Table, changed []proxy.S
 	return errors.Join(append(errs, b.faults(rules, dirty)...)...)
 }
 
-// list asks the host what it has.
+// list reads the state of the host.
 func (b *Backend) list(ctx context.Context) error {
 	b.known = false
 	host, err := b.cfg.Addresses.Host()
@@ -123,13 +128,14 @@ func (b *Backend) list(ctx context.Context) error {
 	return b.write(ctx, nil)
 }
 
-// write runs lines and reads what there is then. A listing is believed whatever netsh's exit code: what failed is missing in it.
+// write runs lines and reads the resulting state. It trusts the listing whatever netsh's exit code: what failed is
+// missing there.
 func (b *Backend) write(ctx context.Context, lines []string) error {
 	b.known = false
 	output, failed := b.cfg.Netsh.Script(ctx, append(slices.Clone(lines), netsh.Dump))
 	list, err := netsh.ParseDump(output)
 	if err != nil {
-		b.opened = false // who knows what was done
+		b.opened = false // it is unknown what was done
 		return fmt.Errorf("cannot read port proxy rules: %w", errors.Join(err, failed))
 	}
 	b.look(lines, output)
@@ -154,17 +160,17 @@ func (b *Backend) write(ctx context.Context, lines []string) error {
 	return nil
 }
 
-// ours says whether the rule at a listener is one that we may change.
+// ours reports whether we may change the rule at a listener.
 func (b *Backend) ours(listen netip.AddrPort) bool {
 	return b.marks[listen].Listen.IsValid() || b.made[listen]
 }
 
-// foreign says whether another's rule is at a listener.
+// foreign reports whether another program's rule is at a listener.
 func (b *Backend) foreign(listen netip.AddrPort) bool {
 	return b.rules[listen].Listen.IsValid() && !b.ours(listen)
 }
 
-// blocked says whether others' rules are where ours should be.
+// blocked reports whether other programs' rules are in the place of ours.
 func (b *Backend) blocked(rules map[netip.AddrPort]netsh.Rule) bool {
 	for listen, want := range rules {
 		if want.Listen.IsValid() && b.foreign(listen) {
@@ -174,7 +180,7 @@ func (b *Backend) blocked(rules map[netip.AddrPort]netsh.Rule) bool {
 	return false
 }
 
-// names are the Services of the Table and those that are served now.
+// names returns the Services of the Table and those that are served now.
 func (b *Backend) names(want *proxy.Table) []proxy.ServiceName {
 	names := map[proxy.ServiceName]bool{}
 	for i := range want.Routes {
@@ -186,8 +192,8 @@ func (b *Backend) names(want *proxy.Table) []proxy.ServiceName {
 	return slices.Collect(maps.Keys(names))
 }
 
-// take notes the Routes of the changed Services and returns the fronts to compare, and an error for each Route that no rule can serve. A front may
-// pass from one Service to another.
+// take updates the Routes of the changed Services. It returns the fronts to compare, and an error for each Route that
+// no rule can serve. A front may move from one Service to another.
 func (b *Backend) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[netip.AddrPort]bool, errs []error) {
 	dirty = map[netip.AddrPort]bool{}
 	for _, name := range changed {
@@ -213,7 +219,7 @@ func (b *Backend) take(want *proxy.Table, changed []proxy.ServiceName) (dirty ma
 	return dirty, errs
 }
 
-// listeners are where a front listens: a node port on all of the host's addresses, or on those that are allowed.
+// listeners returns where a front listens: a node port on all of the host's addresses, or on the allowed ones.
 func (b *Backend) listeners(front netip.AddrPort) []netip.AddrPort {
 	if !front.Addr().IsUnspecified() || len(b.cfg.NodePorts) == 0 {
 		return []netip.AddrPort{front}
@@ -227,7 +233,7 @@ func (b *Backend) listeners(front netip.AddrPort) []netip.AddrPort {
 	return out
 }
 
-// wanted is the rule that each listener of the fronts should have; the zero Rule: none.
+// wanted returns the rule that each listener of the fronts should have; the zero Rule: none.
 func (b *Backend) wanted(fronts map[netip.AddrPort]bool) map[netip.AddrPort]netsh.Rule {
 	out := map[netip.AddrPort]netsh.Rule{}
 	for front := range fronts {
@@ -242,8 +248,8 @@ func (b *Backend) wanted(fronts map[netip.AddrPort]bool) map[netip.AddrPort]nets
 	return out
 }
 
-// difference is the script that brings listeners to the rules that they should have, sorted by listener. With whole, our rules that no Route
-// wants go too: what a former run left.
+// difference returns the script that brings listeners to their rules, sorted by listener. With whole, it also removes
+// our rules that no Route needs, left from a previous run.
 func (b *Backend) difference(rules map[netip.AddrPort]netsh.Rule, whole bool) []string {
 	if whole {
 		for _, at := range [][]netip.AddrPort{slices.Collect(maps.Keys(b.marks)), slices.Collect(maps.Keys(b.made))} {
@@ -266,7 +272,7 @@ func (b *Backend) difference(rules map[netip.AddrPort]netsh.Rule, whole bool) []
 	return append(lines, b.firewall()...)
 }
 
-// change are the lines for one listener that is ours or free.
+// change returns the lines for one listener that is ours or free.
 func (b *Backend) change(listen netip.AddrPort, want netsh.Rule) (lines []string) {
 	have, m := b.rules[listen], b.marks[listen]
 	exists, marked := have.Listen.IsValid(), m.Listen.IsValid()
@@ -293,7 +299,21 @@ func (b *Backend) change(listen netip.AddrPort, want netsh.Rule) (lines []string
 	return append(lines, want.Add())
 }
 
-// hold gives Addresses what the fronts need; before a script (lines) also what rules still listen on.
+// again returns the lines that replace rules whose address was added after them, for example after a reboot. No source
+// says that IP Helper opens a listener when its address appears; users of such rules set them again
+// (shayne/go-wsl2-host#55).
+func (b *Backend) again() (lines []string) {
+	for _, listen := range slices.SortedFunc(maps.Keys(b.rules), netip.AddrPort.Compare) {
+		if r := b.rules[listen]; b.added[listen.Addr()] && b.marks[listen].Listen.IsValid() {
+			lines = append(lines, r.Delete(), r.Add())
+			b.made[listen] = true
+		}
+	}
+	return lines
+}
+
+// hold passes the addresses that the fronts need to Addresses; before a script (lines) also those on which rules still
+// listen.
 func (b *Backend) hold(ctx context.Context, whole bool, lines []string) error {
 	need := map[netip.Addr]bool{}
 	for front := range b.wants {
@@ -312,7 +332,11 @@ func (b *Backend) hold(ctx context.Context, whole bool, lines []string) error {
 		return nil
 	}
 	b.held = nil
-	if err := b.cfg.Addresses.Set(ctx, want); err != nil {
+	added, err := b.cfg.Addresses.Set(ctx, want)
+	for _, addr := range added {
+		b.added[addr] = true
+	}
+	if err != nil {
 		b.known = false
 		return err
 	}
@@ -320,7 +344,7 @@ func (b *Backend) hold(ctx context.Context, whole bool, lines []string) error {
 	return nil
 }
 
-// faults says what of the fronts is not served, and what has not gone.
+// faults returns which fronts are not served, and what was not removed.
 func (b *Backend) faults(rules map[netip.AddrPort]netsh.Rule, dirty map[netip.AddrPort]bool) (errs []error) {
 	for _, front := range slices.SortedFunc(maps.Keys(dirty), netip.AddrPort.Compare) {
 		r, ok := b.wants[front]
@@ -331,7 +355,7 @@ func (b *Backend) faults(rules map[netip.AddrPort]netsh.Rule, dirty map[netip.Ad
 			errs = append(errs, &proxy.RouteError{Route: r, Err: err})
 		}
 	}
-	for listen, want := range rules { // what should have gone
+	for listen, want := range rules { // rules that should be gone
 		if !want.Listen.IsValid() && b.ours(listen) {
 			errs = append(errs, fmt.Errorf("cannot remove the port proxy rule at %s or its mark: netsh still lists it", listen))
 		}

@@ -11,34 +11,42 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Addresses makes the addresses of services local to this host, so that they can be listened on.
+// Addresses makes the addresses of Services local to this host, so that the relay can listen on them.
 type Addresses interface {
-	// Set makes the host hold want, and of what is ours nothing else; what is not ours is never touched. It lists once, compares, and applies the
-	// difference: calling it twice changes nothing, and the zero Local removes every trace. answers says whether answers come back as want.Answers
-	// asks. Errors of single addresses are *AddressError, joined; the rest is applied.
+	// Set makes want local, and removes everything else that is ours; it never changes what is not ours. It lists once,
+	// compares, and applies the difference: calling it twice changes nothing, and the zero Local removes all our
+	// changes. answers reports whether replies come back as want.Answers requires. Errors of single addresses are
+	// *AddressError, joined; the rest is applied.
 	Set(ctx context.Context, want Local) (answers bool, err error)
-	// HoldsPorts says whether single ports can be held of addresses like this one. If not, Set holds the address as a whole.
+	// HoldsPorts reports whether single ports of addresses like this one can be made local. If not, Set makes the whole
+	// address local.
 	HoldsPorts(addr netip.Addr) bool
-	// LeadsAnswers says whether Local.Answers can be had at all on this host.
+	// LeadsAnswers reports whether this host supports Local.Answers at all.
 	LeadsAnswers() bool
-	// Host lists the addresses that the host has beside ours, loopback ones included.
+	// Host lists the host's own addresses without ours, including loopback.
 	Host() ([]netip.Addr, error)
-	// Changes has an element whenever another program has changed the host's addresses, until ctx ends. It is only a hint.
+	// Changes receives an element whenever another program has changed the host's addresses, until ctx ends. It is only
+	// a hint.
 	Changes(ctx context.Context) (<-chan struct{}, error)
 }
 
 // Local is what should be local to this host.
 type Local struct {
-	Addresses []netip.Addr // as a whole; sorted, without loopback
-	// Ports are single ports, sorted, the rest of whose addresses stays where it is. Sockets at such a port must not mind that their address is not local.
+	Addresses []netip.Addr // whole addresses; sorted, without loopback
+	// Ports are single ports, sorted; the rest of their addresses stays elsewhere. Sockets at such a port must accept
+	// that their address is not local.
 	Ports []Port
-	// Ranges are those from which the cluster takes service addresses. They may be held as a whole instead of the Addresses in them.
+	// Ranges are the cluster's ranges of service addresses. A whole range may be made local instead of the Addresses in
+	// it.
 	Ranges []netip.Prefix
-	// Answers has endpoints' answers to connections that carry their client's address come back to this host.
+	// Added receives each address that the host lacked, on Windows, where a listener survives its address. It may be
+	// nil.
+	Added func(netip.Addr)
+	// Answers makes endpoints' replies to connections with their client's address come back to this host.
 	Answers bool
 }
 
-// AddressError says why one address could not be brought to, or taken from, the host.
+// AddressError says why one address could not be added to or removed from the host.
 type AddressError struct {
 	Addr netip.Addr
 	Err  error
@@ -50,7 +58,7 @@ func (e *AddressError) Error() string {
 
 func (e *AddressError) Unwrap() error { return e.Err }
 
-// holdsAlone says whether a front takes its port alone: its address is neither the host's nor that of a Service.
+// holdsAlone reports whether a front needs only its port: its address is neither the host's nor a cluster IP.
 func (r *Relay) holdsAlone(key Port) bool {
 	if key.Protocol != v1.ProtocolTCP && key.Protocol != v1.ProtocolUDP {
 		return false
@@ -60,7 +68,7 @@ func (r *Relay) holdsAlone(key Port) bool {
 	return route != nil && (route.Kind == proxy.ExternalIP || route.Kind == proxy.LoadBalancer) && !r.whole[addr] && !slices.Contains(r.host, addr) && r.cfg.Addresses.HoldsPorts(addr)
 }
 
-// shifted says whether one of these fronts begins or ends to take its port alone.
+// shifted reports whether one of these fronts starts or stops needing only its port.
 func (r *Relay) shifted(dirty map[Port]struct{}) bool {
 	for key := range dirty {
 		if _, alone := r.single[key]; alone != r.holdsAlone(key) {
@@ -70,7 +78,7 @@ func (r *Relay) shifted(dirty map[Port]struct{}) bool {
 	return false
 }
 
-// local is what the fronts that are served need, apart from what is local anyway.
+// local returns what the served fronts need, without what is local anyway.
 func (r *Relay) local() (want Local) {
 	r.whole, r.single = map[netip.Addr]bool{}, map[Port]struct{}{}
 	for key, route := range r.wanted {
@@ -95,7 +103,8 @@ func (r *Relay) local() (want Local) {
 	return want
 }
 
-// setAddresses has the host hold what the fronts need, and warns Services whose endpoints do not see the client's address as they should.
+// setAddresses makes the fronts' addresses local, and warns Services whose endpoints do not see the client's address as
+// they should.
 func (r *Relay) setAddresses(ctx context.Context, ranges []netip.Prefix) []error {
 	want := r.local()
 	want.Ranges = ranges
@@ -113,8 +122,8 @@ func (r *Relay) setAddresses(ctx context.Context, ranges []netip.Prefix) []error
 	return r.sortAddressErrors(err)
 }
 
-// noteClients notes which of the changed Services ask that endpoints see the client's address, and says whether addresses must be set for that: they
-// are the first, or were the last, or have not been warned.
+// noteClients records which of the changed Services need endpoints to see the client's address. It reports whether
+// addresses must be set for that: these Services are the first or were the last, or have not been warned.
 func (r *Relay) noteClients(want *proxy.Table, changed []proxy.ServiceName) (set bool) {
 	before := len(r.hidden) > 0
 	for _, name := range changed {

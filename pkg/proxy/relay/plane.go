@@ -16,58 +16,70 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// NewPlane makes the Plane of one Relay. It must not touch the host before the first Carrier listens.
+// NewPlane creates the Plane of one Relay. It must not touch the host before the first Carrier listens.
 type NewPlane func(*Shared) Plane
 
 // Plane moves the data of all fronts of a Relay. Sync calls it, one call at a time.
 type Plane interface {
-	// Carry returns what moves the data of a new front. It belongs to the front.
+	// Carry returns the Carrier of a new front. The front owns it.
 	Carry(f *Front) Carrier
-	// Check repairs what others may have taken away on the host. It is idempotent.
+	// Check repairs what other programs may have removed from the host. Idempotent.
 	Check()
-	// Close ends what all Carriers share. They are closed already.
+	// Close ends what all Carriers share. They must be closed already.
 	Close()
 }
 
 // Carrier moves the data of one front. Sync calls it, one call at a time, except for Open.
 type Carrier interface {
-	// Listen opens a socket, which is silent from the start if it is to be.
-	Listen(at Place, silent bool) (Socket, error)
-	// Changed says that the front has another Route: what waits for an endpoint may have one now, and what is connected to an endpoint that is not
-	// in the Route any more is watched. UDP sessions of such an endpoint end immediately; TCP connections go on as long as it is alive.
+	// Listen opens a socket that is silent from the start towards some clients, or towards none.
+	Listen(at Place, towards Silence) (Socket, error)
+	// Changed says that the front has another Route: connections that wait for an endpoint may get one now, and those
+	// to an endpoint that is no longer in the Route are watched. UDP sessions of such an endpoint end immediately; TCP
+	// connections continue as long as it is alive.
 	Changed()
-	// Open is the number of connections and sessions. It may be called at any time, from any goroutine.
+	// Open returns the number of connections and sessions. It is safe for concurrent use.
 	Open() int
-	// Close ends everything that came in, telling both sides, and returns when nothing of it is left. The sockets are closed already.
+	// Close ends everything that arrived with a reset to both sides, and waits until nothing is left. The sockets must
+	// be closed already.
 	Close()
 }
 
 // Socket listens on one address of a front.
 type Socket interface {
-	// Close stops listening. It returns when nothing new can come in.
+	// Close stops listening. After it returns, nothing new can arrive.
 	Close()
 }
 
-// Silencer is a Socket that can leave whatever comes to it without an answer.
-type Silencer interface{ Silence(on bool) error }
+// Silence says from which clients a Socket drops everything without a response.
+type Silence uint8
+
+const (
+	Hears      Silence = iota // from none
+	DeafToFar                 // from those that are not in Shared.Near, nor at the address that they connect to
+	DeafToEach                // from all
+)
+
+// Silencer is a Socket that can be silent. Silence with DeafToFar also makes it follow a change of Shared.Near.
+type Silencer interface{ Silence(towards Silence) error }
 
 // Place is where a front listens.
 type Place struct {
 	Addr netip.AddrPort
-	Ours bool // the address is the proxy's, not the host's: no program of the host means it by listening on all addresses
+	Ours bool // the address is the proxy's, not the host's: programs that listen on all addresses do not mean this one
 	Port bool // only this port is the proxy's, and the address is not local
 }
 
-// Shared is what all fronts of a Relay have in common.
+// Shared is what all fronts of a Relay share.
 type Shared struct {
 	Ledger  *limits.Ledger
 	Metrics *Metrics
+	Near    *choose.Near // clients on this node
 
 	clients *choose.Clients
 	udpIdle time.Duration
 	warn    limits.Warn
 	clock   clock.PassiveClock
-	keep    atomic.Bool // connections may carry their client's address
+	keep    atomic.Bool // connections may use their client's address
 	own     ownSockets
 }
 
@@ -82,11 +94,12 @@ func newShared(cfg *Config) *Shared {
 		warn = func(proxy.ServiceName, string, string) {}
 	}
 	metrics := newMetrics()
-	return &Shared{Ledger: limits.NewLedger(capacity, warn, cfg.Clock), Metrics: metrics, clients: choose.NewClients(metrics.evicted), udpIdle: cmp.Or(cfg.UDPIdle, defaultUDPIdle),
+	return &Shared{Ledger: limits.NewLedger(capacity, warn, cfg.Clock), Metrics: metrics, Near: &choose.Near{}, clients: choose.NewClients(metrics.evicted), udpIdle: cmp.Or(cfg.UDPIdle, defaultUDPIdle),
 		warn: warn, clock: cfg.Clock, own: ownSockets{ports: map[Port]struct{}{}}}
 }
 
-// ownSockets are all Ports on which the relay listens. An endpoint that is one of them would have the relay talk to itself without end.
+// ownSockets are all Ports on which the relay listens. With one of them as an endpoint, the relay would connect to
+// itself endlessly.
 type ownSockets struct {
 	mu    sync.RWMutex
 	ports map[Port]struct{}
@@ -111,7 +124,7 @@ func (o *ownSockets) remove(p Port) {
 	delete(o.ports, p)
 }
 
-// Why a connection or a session is not served.
+// Reasons why a connection or a session is not served.
 var (
 	ErrOwnFront   = errors.New("the endpoint is a front of a Service on this node")
 	ErrNoEndpoint = errors.New("there is no endpoint")
@@ -120,16 +133,18 @@ var (
 	ErrNotAllowed = errors.New("the client is not in loadBalancerSourceRanges")
 )
 
-// FilesRest is the longest pause after the system had no descriptor or memory for a connection. It ends with the next one that is given back.
+// FilesRest is the longest pause after the system had no descriptor or memory for a connection. It ends early when one
+// is released.
 const FilesRest = time.Second
 
-// LongSession is the number of a client's packets from which a UDP session counts as more than a question and its answer.
+// LongSession is the number of a client's packets from which a UDP session counts as more than a question and its
+// answer.
 const LongSession = 3
 
-// Admits says whether a client may use the front at all.
+// Admits reports whether a client may use the front at all.
 func (f *Front) Admits(client netip.Addr) bool { return f.Chooser.Route().Allows(client) }
 
-// Enter counts a new connection or session of a client; false: it is refused. The caller ends those that made room.
+// Enter counts a client's new connection or session; false: it is refused. The caller must end those in gone.
 func (f *Front) Enter(client netip.Addr, m *limits.Member) (gone []*limits.Member, ok bool) {
 	return f.Ledger.Enter(f.account, client, m)
 }
@@ -139,19 +154,22 @@ func (f *Front) Connect(client netip.Addr, m *limits.Member, endpoint netip.Addr
 	return f.Ledger.Connect(f.account, client, m, endpoint)
 }
 
-// Established notes that a connection is established, or that a session has LongSession packets.
+// Established records that a connection is established, or that a session has LongSession packets.
 func (f *Front) Established(m *limits.Member) { f.Ledger.Established(f.account, m) }
 
-// Leave forgets a connection or session whose descriptors are closed. It is idempotent.
+// Leave removes a connection or session whose descriptors are closed. Idempotent.
 func (f *Front) Leave(m *limits.Member) { f.Ledger.Leave(f.account, m) }
 
-// IsOwn says whether an endpoint is a front of this relay.
+// IsOwn reports whether an endpoint is a front of this relay.
 func (f *Front) IsOwn(endpoint netip.AddrPort) bool { return f.own.has(Port{f.Protocol, endpoint}) }
 
-// KeepsClient says whether connections to endpoints may carry the client's address.
-func (f *Front) KeepsClient() bool { return f.keep.Load() && f.Chooser.Route().KeepClient }
+// KeepsClient reports whether connections to an endpoint may use the client's address: only on this node are its
+// replies led back.
+func (f *Front) KeepsClient(endpoint netip.AddrPort) bool {
+	return f.keep.Load() && f.Chooser.Keeps(endpoint)
+}
 
-// Session chooses the endpoint of a new UDP session of a client.
+// Session chooses the endpoint of a client's new UDP session.
 func (f *Front) Session(client netip.Addr) (netip.AddrPort, error) {
 	if !f.Admits(client) {
 		return netip.AddrPort{}, ErrNotAllowed
@@ -166,7 +184,8 @@ func (f *Front) Session(client netip.Addr) (netip.AddrPort, error) {
 	return endpoint, nil
 }
 
-// Idle is how long a UDP session may be silent after so many packets of its client. A question and its answer need no long memory.
+// Idle returns how long a UDP session may be silent after so many packets of its client. A question and its answer need
+// only a short time.
 func (f *Front) Idle(packets int) time.Duration {
 	if packets < LongSession {
 		return min(shortUDPIdle, f.udpIdle)
@@ -175,7 +194,7 @@ func (f *Front) Idle(packets int) time.Duration {
 }
 
 func newFront(shared *Shared, p Plane, protocol v1.Protocol) *Front {
-	f := &Front{Shared: shared, Protocol: protocol, Chooser: choose.New(shared.clock, shared.clients)}
+	f := &Front{Shared: shared, Protocol: protocol, Chooser: choose.New(shared.clock, shared.clients, shared.Near)}
 	f.account = limits.NewFront(protocol, f.Chooser)
 	f.carrier = p.Carry(f)
 	return f

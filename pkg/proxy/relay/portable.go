@@ -11,7 +11,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 )
 
-// Goroutines is the Plane that works on every system: a goroutine for each listener and two for each connection.
+// Goroutines returns the Plane that works on every system: a goroutine for each listener and two for each connection.
 func Goroutines(*Shared) Plane { return goroutines{} }
 
 type goroutines struct{}
@@ -24,7 +24,7 @@ func (goroutines) Carry(f *Front) Carrier {
 	return &routines{Front: f, ctx: ctx, cancel: cancel, news: make(chan struct{}), links: map[link]struct{}{}}
 }
 
-// routines carries one front by goroutines.
+// routines moves the data of one front with goroutines.
 type routines struct {
 	*Front
 	ctx    context.Context // ends with close
@@ -40,26 +40,28 @@ type routines struct {
 
 // link is a connection or a session to an endpoint.
 type link interface {
-	target() netip.AddrPort
-	abort()   // ends it now, telling both sides
+	ends() (client netip.Addr, endpoint netip.AddrPort)
+	abort()   // ends it immediately with a reset to both sides
 	removed() // its endpoint is no longer one of the Route's
 }
 
-func (f *routines) Listen(at Place, _ bool) (Socket, error) {
+// Listen opens a socket that accepts from everyone: connections to a front that drops are held, and their packets
+// dropped, by the choice of an endpoint.
+func (f *routines) Listen(at Place, _ Silence) (Socket, error) {
 	if f.Protocol == v1.ProtocolUDP {
 		return openUDP(f, at.Addr)
 	}
 	return openTCP(f, at.Addr)
 }
 
-// Changed wakes what waits for an endpoint, and tells links whose endpoint is gone.
+// Changed wakes connections that wait for an endpoint, and notifies links whose endpoint is gone.
 func (f *routines) Changed() {
 	f.mu.Lock()
 	close(f.news)
 	f.news = make(chan struct{})
 	var gone []link
 	for l := range f.links {
-		if !f.Chooser.Leads(l.target()) {
+		if !f.Chooser.Leads(l.ends()) {
 			gone = append(gone, l)
 		}
 	}
@@ -69,14 +71,14 @@ func (f *routines) Changed() {
 	}
 }
 
-// next is closed with the next change of the Route.
+// next returns a channel that the next change of the Route closes.
 func (f *routines) next() <-chan struct{} {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.news
 }
 
-// add keeps a link; false: the front is closed.
+// add adds a link; false: the front is closed.
 func (f *routines) add(l link) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()

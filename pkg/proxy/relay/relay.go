@@ -1,10 +1,11 @@
-// Package relay is the back end of the service proxy that works everywhere: it listens on every front of the Table and passes what
-// comes to an endpoint, in this process, with sockets only.
+// Package relay is the back end of the service proxy that works everywhere: it listens on every front of the Table and
+// forwards traffic to an endpoint, in this process, with sockets only.
 //
 //	Table --> Front: addresses made local, one socket each --> choose --> limits --> connection or UDP session --> endpoint
 //
-// Relay.Sync owns the fronts. Their data is carried by a Plane, which the program chooses: the portable one here, of goroutines, or that of
-// package epoll on Linux. Both ask package choose which endpoint is next and package limits whether there is room.
+// Relay.Sync owns the fronts. A Plane moves their data. The program chooses it: the portable one here with goroutines,
+// or that of package epoll on Linux. Both use package choose to select an endpoint, and package limits to find out
+// whether there is room.
 package relay
 
 import (
@@ -25,21 +26,24 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// Config is what a Relay needs.
+// Config is the configuration of a Relay.
 type Config struct {
 	Addresses Addresses
-	// NodePorts limits the host's addresses on which node ports are served; empty: all of them, loopback included.
+	// NodePorts limits the host's addresses that serve node ports; empty: all of them, including loopback.
 	NodePorts []netip.Prefix
-	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live 10 s at most.
+	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live
+	// at most 10 s.
 	UDPIdle time.Duration
-	// Capacity is what all connections share; zero: what this host has. Its Share and UDP are set by the two fields below.
+	// Capacity is the resources that all connections share; zero: those of this host. The two fields below set its
+	// Share and UDP.
 	Capacity limits.Capacity
-	// ClientShare is the part of each limit, in percent, that one client's address may have: connections and sessions of a front and of all, and
-	// source ports towards one endpoint; 0: 50.
+	// ClientShare is the percentage of each limit that one client address may use: of connections and sessions, per
+	// front and in total, and of source ports towards one endpoint; 0: 50.
 	ClientShare int
-	// SessionPorts is the part of this host's UDP source ports, in percent, that sessions may have; 0: 50. Where two Relays run on a host they share.
+	// SessionPorts is the percentage of this host's UDP source ports that sessions may use; 0: 50. Two Relays on one
+	// host share the ports.
 	SessionPorts int
-	// Warn records an Event on a Service that is served worse than it could be; nil: there are no Events.
+	// Warn records an Event on a Service that is not served as well as possible; nil: no Events.
 	Warn  limits.Warn
 	Clock clock.PassiveClock
 }
@@ -52,7 +56,7 @@ const (
 // Port is one port of an address: a front, whichever Service has it.
 type Port struct {
 	Protocol v1.Protocol
-	Addr     netip.AddrPort // unspecified address: all of the host's (node port)
+	Addr     netip.AddrPort // unspecified address: all addresses of the host (node port)
 }
 
 // Compare orders Ports by address.
@@ -74,12 +78,12 @@ type Relay struct {
 	byService map[proxy.ServiceName][]Port
 	fronts    map[Port]*Front
 	hidden    map[proxy.ServiceName]bool // Services whose endpoints should see the client's address; true: warned that they do not
-	refs      map[netip.Addr]int         // how many fronts use an address
+	refs      map[netip.Addr]int         // number of fronts by address
 	addrErrs  map[netip.Addr]error
-	single    map[Port]struct{}   // fronts whose ports were held alone
-	whole     map[netip.Addr]bool // addresses that are ClusterIPs, whatever else they are
+	single    map[Port]struct{}   // fronts for which only their port was made local
+	whole     map[netip.Addr]bool // addresses that are ClusterIPs, whatever other fronts they have
 	host      []netip.Addr        // the host's own addresses as last listed
-	ranges    []netip.Prefix      // of service addresses, as in the last Table
+	ranges    []netip.Prefix      // of service addresses, from the last Table
 }
 
 // New returns a Relay on a Plane that serves nothing yet and has not changed the host.
@@ -89,7 +93,8 @@ func New(plane NewPlane, cfg Config) *Relay {
 		fronts: map[Port]*Front{}, hidden: map[proxy.ServiceName]bool{}, refs: map[netip.Addr]int{}}
 }
 
-// Sync implements proxy.Backend. Established TCP connections outlive any change but the end of their front; see front.set.
+// Sync implements proxy.Backend. Established TCP connections survive all changes except the end of their front; see
+// front.set.
 func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -110,6 +115,7 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	}
 	dirty, moved := r.take(want, changed)
 	moved = moved || !slices.Equal(r.ranges, want.ServiceRanges)
+	r.setNear(want.PodRanges, dirty)
 	if whole {
 		for key := range r.fronts {
 			dirty[key] = struct{}{}
@@ -117,7 +123,7 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	}
 	for key := range dirty {
 		if r.wanted[key] == nil && r.fronts[key] != nil {
-			r.fronts[key].close() // before its address goes, so that clients get a reset
+			r.fronts[key].close() // before its address is removed, so that clients get a reset
 			delete(r.fronts, key)
 		}
 	}
@@ -130,7 +136,26 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	return errors.Join(append(errs, r.serve(dirty)...)...)
 }
 
-// names are the Services of the Table and those that are served now.
+// setNear records the clients on this node. If they changed, the fronts that treat them differently are dirty.
+func (r *Relay) setNear(pods []netip.Prefix, dirty map[Port]struct{}) {
+	near := append([]netip.Prefix{loopback}, pods...)
+	for _, addr := range r.host {
+		near = append(near, netip.PrefixFrom(addr.WithZone(""), addr.BitLen()))
+	}
+	if !r.shared.Near.Set(near) {
+		return
+	}
+	for key, route := range r.wanted {
+		if len(route.Near) > 0 {
+			dirty[key] = struct{}{}
+		}
+	}
+}
+
+// loopback are the addresses from which only this host's programs connect.
+var loopback = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
+
+// names returns the Services of the Table and those that are served now.
 func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
 	names := map[proxy.ServiceName]struct{}{}
 	for i := range want.Routes {
@@ -142,11 +167,11 @@ func (r *Relay) names(want *proxy.Table) []proxy.ServiceName {
 	return slices.Collect(maps.Keys(names))
 }
 
-// take notes the Routes of the changed Services. It returns the fronts to compare and whether an address came or went. A front may pass from one
-// of them to another.
+// take updates the Routes of the changed Services. It returns the fronts to compare and whether an address was added or
+// removed. A front may move from one of them to another.
 func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[Port]struct{}, moved bool) {
 	dirty = map[Port]struct{}{}
-	used := map[netip.Addr]bool{} // of the addresses in question, whether they had a front before
+	used := map[netip.Addr]bool{} // affected addresses; the value says whether they had a front before
 	refer := func(key Port, by int) {
 		addr := key.Addr.Addr()
 		if addr.IsUnspecified() || addr.IsLoopback() {
@@ -177,7 +202,7 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 			if r.wanted[key] == nil {
 				refer(key, 1)
 			}
-			route := routes[i] // a copy: the Table changes in place
+			route := routes[i] // a copy, because the Table changes in place
 			r.wanted[key] = &route
 			r.byService[name] = append(r.byService[name], key)
 		}
@@ -188,7 +213,7 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 	return dirty, moved
 }
 
-// sortAddressErrors keeps the errors of single addresses for their Routes and returns the others.
+// sortAddressErrors stores the errors of single addresses for their Routes and returns the others.
 func (r *Relay) sortAddressErrors(err error) []error {
 	var one *AddressError
 	switch e := err.(type) {
@@ -236,9 +261,10 @@ func (r *Relay) serveOne(key Port, route *proxy.Route) error {
 	return cmp.Or(r.addrErrs[key.Addr.Addr()], err) // an address may fail although IPv6 lets us listen on it
 }
 
-// resume opens what it can before the host is compared, which takes long on a busy host: after a proxy that was killed the addresses are still local,
-// and guarded, and clients wait. Where they are not, the first socket fails, and serve opens the rest in its turn; what needs no socket does not fail.
-// What depends on more waits for that.
+// resume opens what it can before the comparison with the host, which takes long on a busy host: after a proxy was
+// killed, the addresses are still local and guarded, and clients wait. If they are not local, the first socket fails,
+// and serve opens the rest later; fronts without a socket do not fail. resume skips fronts that need more than local
+// addresses.
 func (r *Relay) resume(dirty map[Port]struct{}) {
 	for key := range dirty {
 		route := r.wanted[key]
@@ -253,8 +279,8 @@ func (r *Relay) resume(dirty map[Port]struct{}) {
 	}
 }
 
-// places are where a front listens: at its own address, or for a node port all of the host's that --nodeport-addresses allows. Link-local ones are
-// left out: they mean nothing without an interface.
+// places returns where a front listens: at its own address, or for a node port at all of the host's addresses that
+// --nodeport-addresses allows. It skips link-local ones, which are ambiguous without an interface.
 func (r *Relay) places(key Port) []Place {
 	if addr := key.Addr.Addr(); !addr.IsUnspecified() {
 		return []Place{{key.Addr, len(r.host) > 0 && !slices.Contains(r.host, addr) && r.addrErrs[addr] == nil, r.holdsAlone(key)}}
@@ -271,7 +297,7 @@ func (r *Relay) places(key Port) []Place {
 	return out
 }
 
-// Close stops serving and ends every connection. The addresses stay on the host, for the next proxy to find.
+// Close stops serving and ends every connection. The addresses stay on the host for the next proxy.
 func (r *Relay) Close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -17,11 +17,11 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// ProbeRemoved is how a connection to an endpoint that left the Route is watched: alive it may go on (the pod may only be unready, or
-// drain), dead it ends within seconds.
+// ProbeRemoved is the keep-alive of a connection to an endpoint that left the Route: a live one may continue (the pod
+// may only be unready, or drain), a dead one ends within seconds.
 var ProbeRemoved = net.KeepAliveConfig{Enable: true, Idle: time.Second, Interval: time.Second, Count: 5}
 
-// ProbeTimeout ends a connection to such an endpoint whose data has not been acknowledged for so long.
+// ProbeTimeout ends a connection to such an endpoint when data has not been acknowledged for so long.
 const ProbeTimeout = 6 * time.Second
 
 type tcpSocket struct {
@@ -34,7 +34,7 @@ func openTCP(f *routines, addr netip.AddrPort) (Socket, error) {
 	config := net.ListenConfig{KeepAlive: -1, Control: control(SetKeepAlive)}
 	listener, err := config.Listen(f.ctx, network("tcp", addr), addr.String())
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen: %w", err)
+		return nil, fmt.Errorf("cannot listen: %w%s", err, taken(err))
 	}
 	s := &tcpSocket{f, listener.(*net.TCPListener)}
 	f.Ledger.Listens(1)
@@ -49,7 +49,7 @@ func network(protocol string, addr netip.AddrPort) string {
 	return protocol + "6"
 }
 
-// control wraps a socket option as net.ListenConfig wants it.
+// control wraps a socket option for net.ListenConfig.
 func control(set func(fd uintptr) error) func(string, string, syscall.RawConn) error {
 	return func(_, _ string, raw syscall.RawConn) error {
 		var inner error
@@ -58,7 +58,7 @@ func control(set func(fd uintptr) error) func(string, string, syscall.RawConn) e
 }
 
 func (s *tcpSocket) Close() {
-	_ = s.listener.Close() // it fails only when closed already
+	_ = s.listener.Close() // it fails only if closed already
 	s.front.Ledger.Listens(-1)
 }
 
@@ -78,7 +78,7 @@ func (s *tcpSocket) accept() {
 	}
 }
 
-// rest waits after an error of accept, until a descriptor is free where there was none; false: the front is closed.
+// rest waits after an error of accept, until a descriptor is free if there was none; false: the front is closed.
 func (f *routines) rest(err error) bool {
 	free := make(chan struct{})
 	if NoFiles(err) {
@@ -98,7 +98,7 @@ func (f *routines) rest(err error) bool {
 	return true
 }
 
-// evict ends those that made room.
+// evict ends the members that must make room.
 func evict(gone []*limits.Member) {
 	for _, m := range gone {
 		m.Occupant.Evict(nil)
@@ -128,7 +128,7 @@ func (v *visit) Evict(any) {
 	}
 }
 
-// serve notes the endpoint's connection; false: the visit has been ended.
+// serve records the connection to the endpoint; false: the visit has ended already.
 func (v *visit) serve(server *net.TCPConn) bool {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -136,14 +136,15 @@ func (v *visit) serve(server *net.TCPConn) bool {
 	return !v.ended
 }
 
-// connection joins a client and an endpoint.
+// connection connects a client and an endpoint.
 type connection struct {
 	visit          *visit
 	client, server *net.TCPConn
+	from           netip.Addr
 	endpoint       netip.AddrPort
 }
 
-func (c *connection) target() netip.AddrPort { return c.endpoint }
+func (c *connection) ends() (netip.Addr, netip.AddrPort) { return c.from, c.endpoint }
 
 // abort sends a reset to both sides.
 func (c *connection) abort() {
@@ -158,7 +159,7 @@ func (c *connection) removed() {
 	}
 }
 
-// reset closes a connection with a reset instead of an orderly end, which a client would take for an empty answer.
+// reset closes a connection with a reset instead of an orderly end, which a client would treat as an empty response.
 func reset(conn *net.TCPConn) {
 	_ = conn.SetLinger(0)
 	_ = conn.Close()
@@ -167,11 +168,11 @@ func reset(conn *net.TCPConn) {
 // waiting is a client that has no endpoint yet.
 type waiting struct{ client *net.TCPConn }
 
-func (w *waiting) target() netip.AddrPort { return netip.AddrPort{} }
-func (w *waiting) abort()                 { reset(w.client) }
-func (w *waiting) removed()               {}
+func (w *waiting) ends() (netip.Addr, netip.AddrPort) { return netip.Addr{}, netip.AddrPort{} }
+func (w *waiting) abort()                             { reset(w.client) }
+func (w *waiting) removed()                           {}
 
-// serveTCP carries one connection from accept to its end.
+// serveTCP handles one connection from accept to its end.
 func (f *routines) serveTCP(client *net.TCPConn) {
 	from := client.RemoteAddr().(*net.TCPAddr).AddrPort().Addr().Unmap()
 	f.Metrics.Accepted.Inc()
@@ -197,7 +198,7 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 	server, endpoint, err := f.connect(from, &v.member)
 	if err != nil {
 		f.remove(w)
-		if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrNoFiles) { // those are counted by limit
+		if !errors.Is(err, ErrNoRoom) && !errors.Is(err, ErrNoFiles) { // limits count those themselves
 			f.Metrics.Refused.Inc()
 		}
 		klog.V(2).InfoS("Connection refused: no endpoint answers", "client", from, "front", client.LocalAddr(), "err", err)
@@ -205,7 +206,7 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 		return
 	}
 	f.Established(&v.member)
-	c := &connection{v, client, server, endpoint}
+	c := &connection{v, client, server, from, endpoint}
 	ok = f.add(c)
 	f.remove(w)
 	if !ok || !v.serve(server) {
@@ -213,14 +214,14 @@ func (f *routines) serveTCP(client *net.TCPConn) {
 		c.abort()
 		return
 	}
-	if !f.Chooser.Leads(endpoint) {
-		c.removed() // the change came between connecting and adding
+	if !f.Chooser.Leads(from, endpoint) {
+		c.removed() // the Route changed between connecting and adding
 	}
 	c.run()
 	f.remove(c)
 }
 
-// run copies both ways until both sides have ended, or one has failed, which is passed on as a reset.
+// run copies both ways until both sides have ended, or until one fails, which it passes on as a reset.
 func (c *connection) run() {
 	var back sync.WaitGroup
 	back.Go(func() { c.pump(c.client, c.server) })
@@ -230,21 +231,21 @@ func (c *connection) run() {
 	_ = c.server.Close()
 }
 
-// pump copies one way; the end of from is passed on as a half-close.
+// pump copies one way, and passes on the end of from as a half-close.
 func (c *connection) pump(to, from *net.TCPConn) {
 	if err := pump(to, from, c.visit.touch); err != nil || to.CloseWrite() != nil {
 		c.abort()
 	}
 }
 
-// connect dials endpoints until one answers.
+// connect dials endpoints until one responds.
 func (f *routines) connect(client netip.Addr, m *limits.Member) (*net.TCPConn, netip.AddrPort, error) {
 	var search choose.Search
 	last := ErrNoEndpoint
 	for {
 		step := search.Next(f.Chooser, client)
 		switch {
-		case step.Do == choose.Hold && f.hold():
+		case step.Do == choose.Hold && f.hold(client):
 			continue
 		case step.Do != choose.Dial:
 			return nil, netip.AddrPort{}, last
@@ -257,7 +258,7 @@ func (f *routines) connect(client netip.Addr, m *limits.Member) (*net.TCPConn, n
 			return nil, step.Endpoint, f.ctx.Err()
 		case errors.Is(err, ErrNoRoom):
 			search.Skip(step.Endpoint)
-		case NoFiles(err): // no endpoint's fault
+		case NoFiles(err): // not the endpoint's fault
 			evict(f.Ledger.NoFiles(err))
 			return nil, step.Endpoint, ErrNoFiles
 		default:
@@ -270,7 +271,7 @@ func (f *routines) connect(client netip.Addr, m *limits.Member) (*net.TCPConn, n
 	}
 }
 
-// dial connects to one endpoint if there is room for that.
+// dial connects to one endpoint if there is room for the connection.
 func (f *routines) dial(client netip.Addr, m *limits.Member, step choose.Step) (*net.TCPConn, error) {
 	if f.IsOwn(step.Endpoint) {
 		return nil, ErrOwnFront
@@ -288,7 +289,12 @@ func (f *routines) dial(client netip.Addr, m *limits.Member, step choose.Step) (
 }
 
 func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {
-	dialer := net.Dialer{Timeout: timeout}
+	dialer := net.Dialer{Timeout: timeout, Control: control(func(fd uintptr) error {
+		if err := sharePort(fd); err != nil {
+			klog.V(4).InfoS("Source ports are not shared between endpoints", "err", err)
+		}
+		return nil
+	})}
 	conn, err := dialer.DialTCP(ctx, network("tcp", target), netip.AddrPort{}, target)
 	if err != nil {
 		return nil, fmt.Errorf("cannot connect to endpoint: %w", err)
@@ -296,11 +302,11 @@ func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*n
 	return conn, nil
 }
 
-// hold waits for a front that drops to get an endpoint; false: it did not.
-func (f *routines) hold() bool {
+// hold waits until a front that drops gets an endpoint; false: it did not.
+func (f *routines) hold(client netip.Addr) bool {
 	news := f.next()
-	if route := f.Chooser.Route(); !route.Drop || f.held.Load() >= choose.MaxHeld {
-		return len(route.Backends) > 0
+	if !f.Chooser.Route().Drop || f.held.Load() >= choose.MaxHeld {
+		return len(f.Chooser.Backends(client)) > 0
 	}
 	f.held.Add(1)
 	defer f.held.Add(-1)

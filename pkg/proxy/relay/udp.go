@@ -16,8 +16,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// udpSocket is one address of a UDP front. Each client gets a session: its own socket towards one endpoint, so that answers find
-// their way back, and leave from this very address, which is what the client expects.
+// udpSocket is one address of a UDP front. Each client has a session: a separate socket to one endpoint, so that
+// replies find their way back and leave from the address that the client expects.
 type udpSocket struct {
 	front *routines
 	conn  *net.UDPConn
@@ -30,7 +30,7 @@ type udpSocket struct {
 func openUDP(f *routines, addr netip.AddrPort) (Socket, error) {
 	conn, err := net.ListenUDP(network("udp", addr), net.UDPAddrFromAddrPort(addr))
 	if err != nil {
-		return nil, fmt.Errorf("cannot listen: %w", err)
+		return nil, fmt.Errorf("cannot listen: %w%s", err, taken(err))
 	}
 	r, err := newReceiver(conn)
 	if err != nil {
@@ -42,7 +42,7 @@ func openUDP(f *routines, addr netip.AddrPort) (Socket, error) {
 	return s, nil
 }
 
-// close ends the sessions too: their answers would have no way back.
+// Close also ends the sessions, whose replies could no longer be sent.
 func (s *udpSocket) Close() {
 	_ = s.conn.Close()
 	s.front.Ledger.Listens(-1)
@@ -58,7 +58,7 @@ func (s *udpSocket) Close() {
 	}
 }
 
-// receive passes on what clients send.
+// receive forwards packets from clients.
 func (s *udpSocket) receive(r *receiver) {
 	for {
 		data, client, err := r.nextPacket()
@@ -66,15 +66,15 @@ func (s *udpSocket) receive(r *receiver) {
 			return
 		}
 		if err != nil {
-			continue // an error that a former answer met, such as a client that is gone
+			continue // an error caused by an earlier reply, for example to a client that is gone
 		}
 		s.pass(client, data)
 		r.done()
 	}
 }
 
-// pass sends one packet to the client's endpoint. An endpoint that refused the packet before this one is given up, and this packet goes
-// to another.
+// pass sends one packet to the client's endpoint. If an endpoint refused the previous packet, the session ends and this
+// packet goes to another one.
 func (s *udpSocket) pass(client netip.AddrPort, data []byte) {
 	for range choose.MaxDials {
 		one := s.session(client)
@@ -92,7 +92,7 @@ func (s *udpSocket) pass(client netip.AddrPort, data []byte) {
 	}
 }
 
-// session finds the client's session or makes one; nil: the packet is to be dropped.
+// session returns the client's session, or creates one; nil: drop the packet.
 func (s *udpSocket) session(client netip.AddrPort) *session {
 	s.mu.Lock()
 	one := s.sessions[client]
@@ -117,13 +117,16 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 	server, err := net.DialUDP(network("udp", target), nil, net.UDPAddrFromAddrPort(target))
 	if err != nil {
 		s.front.Leave(&one.member)
-		if NoFiles(err) { // no endpoint's fault
+		if NoFiles(err) { // not the endpoint's fault
 			evict(s.front.Ledger.NoFiles(err))
 			return nil
 		}
 		klog.V(2).InfoS("Cannot reach an endpoint", "endpoint", target, "err", err)
 		s.front.Chooser.Failed(target)
 		return nil
+	}
+	if err := reportRefusals(server); err != nil { // a dead endpoint is then noticed by its silence
+		klog.V(4).InfoS("A refused packet is not noticed", "endpoint", target, "err", err)
 	}
 	s.mu.Lock()
 	if one.server = server; s.closed || one.ended {
@@ -140,8 +143,8 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 		return nil
 	}
 	s.front.work.Go(one.answer)
-	if !s.front.Chooser.Leads(target) {
-		one.abort() // the change came between choosing and adding; the next packet finds another
+	if !s.front.Chooser.Leads(from, target) {
+		one.abort() // the Route changed between choosing and adding; the next packet uses another endpoint
 	}
 	return one
 }
@@ -153,14 +156,14 @@ type session struct {
 	endpoint netip.AddrPort
 	server   *net.UDPConn // nil: not yet
 	member   limits.Member
-	ended    bool         // under the socket's lock
-	last     atomic.Int64 // when a packet last passed, in nanoseconds
+	ended    bool         // protected by the socket's lock
+	last     atomic.Int64 // time of the last packet, in nanoseconds
 	packets  atomic.Int32 // from the client
 }
 
-func (o *session) target() netip.AddrPort { return o.endpoint }
+func (o *session) ends() (netip.Addr, netip.AddrPort) { return o.client.Addr().Unmap(), o.endpoint }
 
-// removed ends the session immediately: the client's next packet goes to an endpoint that is there.
+// removed ends the session immediately: the client's next packet goes to an existing endpoint.
 func (o *session) removed() { o.abort() }
 
 func (o *session) abort() {
@@ -178,13 +181,14 @@ func (o *session) abort() {
 	o.socket.front.Leave(&o.member)
 }
 
-// Seen implements limits.Occupant: when the session would end, so that a question goes before an exchange that goes on.
+// Seen implements limits.Occupant. It returns when the session would end, so that a question is evicted before a
+// continuing exchange.
 func (o *session) Seen() uint32 { return limits.SecondsAt(time.Unix(0, o.last.Load()).Add(o.idle())) }
 
 // Evict implements limits.Occupant.
 func (o *session) Evict(any) { o.abort() }
 
-// refuse gives the endpoint up because its host says that nothing listens.
+// refuse ends the session because the endpoint's host reports that nothing listens.
 func (o *session) refuse() {
 	o.socket.front.Chooser.Failed(o.endpoint)
 	o.abort()
@@ -192,7 +196,7 @@ func (o *session) refuse() {
 
 func (o *session) idle() time.Duration { return o.socket.front.Idle(int(o.packets.Load())) }
 
-// answer passes back what the endpoint sends, until the session has been silent for too long.
+// answer forwards replies from the endpoint until the session has been idle for too long.
 func (o *session) answer() {
 	defer o.abort()
 	r, err := newReceiver(o.server)
@@ -205,7 +209,7 @@ func (o *session) answer() {
 		switch {
 		case err == nil:
 			o.last.Store(time.Now().UnixNano())
-			_, _ = o.socket.conn.WriteToUDPAddrPort(data, o.client) // as lossy as the network
+			_, _ = o.socket.conn.WriteToUDPAddrPort(data, o.client) // no more reliable than the network
 			r.done()
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			end := time.Unix(0, o.last.Load()).Add(o.idle())

@@ -15,28 +15,29 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// ipHelperAddresses holds service addresses on one interface by the IP Helper API. Windows has no mark for who added an address; ours are
-// those of the interface that are whole hosts (/32, /128), added manually and never used as a source (SkipAsSource): no other program asks for
-// all three. That is how the next proxy knows them again.
+// ipHelperAddresses sets service addresses on one interface through the IP Helper API. Windows does not record who
+// added an address. Ours are those of the interface that are single hosts (/32, /128), added manually and never used as
+// a source (SkipAsSource): no other program uses all three. The next proxy recognizes them by that.
 type ipHelperAddresses struct {
 	name string
 
 	mu      sync.Mutex
 	ours    map[netip.Addr]bool
-	leaving map[netip.Addr]bool // removed by us, not yet seen to go
+	leaving map[netip.Addr]bool // removed by us, but removal not yet seen
 }
 
-// ErrNoInterface is that the host has no interface of a name.
+// ErrNoInterface says that the host has no interface of a name.
 var ErrNoInterface = errors.New("the host has no such interface")
 
-// New returns the Addresses of an interface, which must exist: else the error is ErrNoInterface. Another error says that it is not known.
+// New returns the Addresses of an interface. If it does not exist, the error is ErrNoInterface; another error means
+// that this is unknown.
 func New(name string) (relay.Addresses, error) {
 	a := &ipHelperAddresses{name: name, ours: map[netip.Addr]bool{}, leaving: map[netip.Addr]bool{}}
 	_, err := a.luid()
 	return a, err
 }
 
-// present fails where this Windows (or Wine) lacks a procedure that winipcfg would otherwise panic for.
+// present returns an error if this Windows (or Wine) lacks a procedure, because winipcfg panics then.
 func present(names ...string) error {
 	library := windows.NewLazySystemDLL("iphlpapi.dll")
 	for _, name := range names {
@@ -47,22 +48,26 @@ func present(names ...string) error {
 	return nil
 }
 
-// Set implements relay.Addresses. Whole addresses are all that Windows has.
+// Set implements relay.Addresses. Windows supports only whole addresses.
 func (a *ipHelperAddresses) Set(_ context.Context, local relay.Local) (answers bool, err error) {
-	return false, a.set(local.Addresses)
+	return false, a.set(local)
 }
 
-// HoldsPorts implements relay.Addresses: Windows has no rules of routing by port.
+// HoldsPorts implements relay.Addresses: Windows cannot route by port.
 func (*ipHelperAddresses) HoldsPorts(netip.Addr) bool { return false }
 
-// LeadsAnswers implements relay.Addresses: Windows opens no connection with an address that is not its own.
+// LeadsAnswers implements relay.Addresses: Windows cannot open connections from an address that is not its own.
 func (*ipHelperAddresses) LeadsAnswers() bool { return false }
 
-func (a *ipHelperAddresses) set(want []netip.Addr) error {
-	err := present("GetUnicastIpAddressTable", "FreeMibTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
-		"DeleteUnicastIpAddressEntry")
+// writers are the procedures that set calls.
+var writers = []string{"GetUnicastIpAddressTable", "FreeMibTable", "InitializeUnicastIpAddressEntry", "CreateUnicastIpAddressEntry",
+	"DeleteUnicastIpAddressEntry", "GetIpInterfaceEntry", "InitializeIpInterfaceEntry", "SetIpInterfaceEntry"}
+
+func (a *ipHelperAddresses) set(local relay.Local) error {
+	want := local.Addresses
+	err := present(writers...)
 	if err != nil && len(want) == 0 {
-		return nil // there can be none to remove
+		return nil // so there are none to remove
 	}
 	if err != nil {
 		return err
@@ -81,11 +86,40 @@ func (a *ipHelperAddresses) set(want []netip.Addr) error {
 	}
 	add, remove := plan(known, want)
 	a.note(want, remove)
-	return change(luid, rows, add, remove)
+	return errors.Join(setModel(luid, known, want), change(luid, rows, add, remove, local.Added))
 }
 
-// change removes and adds addresses of an interface; rows are those that it has.
-func change(luid winipcfg.LUID, rows map[netip.Addr]*winipcfg.MibUnicastIPAddressRow, add, remove []netip.Addr) error {
+// setModel lets replies from the addresses in want leave through other interfaces, and reverts that for a family that
+// has none.
+func setModel(luid winipcfg.LUID, known map[netip.Addr]bool, want []netip.Addr) error {
+	var errs []error
+	for _, family := range []winipcfg.AddressFamily{windows.AF_INET, windows.AF_INET6} {
+		v6 := family == windows.AF_INET6
+		row, err := luid.IPInterface(family)
+		if !serves(want, v6) && errors.Is(err, windows.ERROR_NOT_FOUND) {
+			continue // the interface lacks this family
+		}
+		if err != nil {
+			errs = append(errs, fmt.Errorf("cannot read the settings of the interface with the service addresses: %w", err))
+			continue
+		}
+		have := HostModel{row.ForwardingEnabled, row.WeakHostSend, row.WeakHostReceive}
+		next := have.next(known, want, v6)
+		if next == have {
+			continue
+		}
+		row.ForwardingEnabled, row.WeakHostSend, row.WeakHostReceive = next.Forwarding, next.WeakSend, next.WeakReceive
+		row.SitePrefixLength = 0
+		if err := row.Set(); err != nil {
+			errs = append(errs, fmt.Errorf("cannot change forwarding and weak host sends of the interface with the service addresses: %w", err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// change removes and adds addresses of an interface; rows are its current addresses. added, if not nil, is called for
+// each added address.
+func change(luid winipcfg.LUID, rows map[netip.Addr]*winipcfg.MibUnicastIPAddressRow, add, remove []netip.Addr, added func(netip.Addr)) error {
 	var errs []error
 	for _, addr := range remove {
 		if err := rows[addr].Delete(); err != nil && !errors.Is(err, windows.ERROR_NOT_FOUND) {
@@ -95,6 +129,8 @@ func change(luid winipcfg.LUID, rows map[netip.Addr]*winipcfg.MibUnicastIPAddres
 	for _, addr := range add {
 		if err := create(luid, addr); err != nil && !errors.Is(err, windows.ERROR_OBJECT_ALREADY_EXISTS) {
 			errs = append(errs, &relay.AddressError{Addr: addr, Err: err})
+		} else if added != nil {
+			added(addr)
 		}
 	}
 	return errors.Join(errs...)
@@ -137,7 +173,7 @@ func isOurs(row *winipcfg.MibUnicastIPAddressRow) bool {
 	return row.SkipAsSource && int(row.OnLinkPrefixLength) == addr.BitLen() && row.PrefixOrigin == winipcfg.PrefixOriginManual
 }
 
-// create adds one address: the host is not to use it as its own, and need not ask the network whether it is free.
+// create adds one address that the host does not use as a source, without duplicate address detection.
 func create(luid winipcfg.LUID, addr netip.Addr) error {
 	var row winipcfg.MibUnicastIPAddressRow
 	row.Init()
@@ -187,7 +223,7 @@ func (a *ipHelperAddresses) Host() ([]netip.Addr, error) {
 	return out, nil
 }
 
-// held are the addresses of the interface, true for those of ours.
+// held returns the addresses of the interface, true for ours.
 func (a *ipHelperAddresses) held() (map[netip.Addr]bool, error) {
 	held := map[netip.Addr]bool{}
 	if present("GetUnicastIpAddressTable", "FreeMibTable") != nil {
@@ -226,7 +262,8 @@ func (a *ipHelperAddresses) Changes(ctx context.Context) (<-chan struct{}, error
 	return hints, nil
 }
 
-// expected says whether a change of the host's addresses is our own doing. That one was added may be told only when it is on its way out again.
+// expected reports whether we caused a change of the host's addresses. Windows may report that an address was added
+// only when it is already being removed.
 func (a *ipHelperAddresses) expected(addr netip.Addr, added bool) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -8,10 +8,13 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/windows"
+	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
+
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// loopback is the name of the interface that every host has.
+// loopback returns the name of an interface that every host has.
 func loopback(t *testing.T) string {
 	t.Helper()
 	links, err := net.Interfaces()
@@ -73,7 +76,7 @@ func TestIPHelperAddresses(t *testing.T) {
 			t.Errorf("the interface holds %v, want %v", got, want)
 		}
 	}
-	next, err := New(loopback(t)) // the proxy that comes after one that was killed
+	next, err := New(loopback(t)) // the proxy after one that was killed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,6 +95,69 @@ func TestIPHelperAddresses(t *testing.T) {
 	}
 	if _, err := gone.Host(); err == nil {
 		t.Error("an interface that is gone holds addresses")
+	}
+}
+
+// TestStrongHost: replies from service addresses may leave through other interfaces while there are such addresses. An
+// administrator's settings stay.
+func TestStrongHost(t *testing.T) {
+	needIPHelper(t)
+	a, err := New(loopback(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	luid, err := a.(*ipHelperAddresses).luid()
+	if err != nil {
+		t.Fatal(err)
+	}
+	model := func(family winipcfg.AddressFamily) HostModel {
+		row, err := luid.IPInterface(family)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return HostModel{row.ForwardingEnabled, row.WeakHostSend, row.WeakHostReceive}
+	}
+	set := func(want ...string) {
+		t.Helper()
+		if _, err := a.Set(t.Context(), relay.Local{Addresses: addrs(want...)}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, forwarding := range []bool{false, true} {
+		row, err := luid.IPInterface(windows.AF_INET)
+		if err != nil {
+			t.Fatal(err)
+		}
+		row.ForwardingEnabled, row.SitePrefixLength = forwarding, 0
+		if err := row.Set(); err != nil {
+			t.Fatal(err)
+		}
+		before := HostModel{Forwarding: forwarding}
+		for range 2 {
+			set("10.96.0.1")
+			if got := model(windows.AF_INET); !got.Forwarding || !got.WeakSend {
+				t.Errorf("answers from 10.96.0.1 leave only by its interface: %+v", got)
+			}
+			if got := model(windows.AF_INET6); got != (HostModel{}) {
+				t.Errorf("IPv6 without a service address: %+v", got)
+			}
+		}
+		set("fd00:96::1")
+		if four, six := model(windows.AF_INET), model(windows.AF_INET6); four != before || !six.Forwarding || !six.WeakSend {
+			t.Errorf("IPv4 %+v, want %+v; IPv6 %+v", four, before, six)
+		}
+		set()
+		if four, six := model(windows.AF_INET), model(windows.AF_INET6); four != before || six != (HostModel{}) {
+			t.Errorf("left behind: IPv4 %+v, want %+v; IPv6 %+v", four, before, six)
+		}
+	}
+	row, err := luid.IPInterface(windows.AF_INET)
+	if err != nil {
+		t.Fatal(err)
+	}
+	row.ForwardingEnabled, row.SitePrefixLength = false, 0
+	if err := row.Set(); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -125,7 +191,7 @@ func TestIPHelperChanges(t *testing.T) {
 	if _, err := other.Set(ctx, relay.Local{Addresses: addrs("10.96.0.2")}); err != nil {
 		t.Fatal(err)
 	}
-	<-hints // another's
+	<-hints // from the other one
 	if _, err := other.Set(ctx, relay.Local{}); err != nil {
 		t.Fatal(err)
 	}

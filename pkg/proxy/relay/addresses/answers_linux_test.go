@@ -9,7 +9,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// TestRulesTakenAway: the removal of our rules or routes is seen, and the next Set brings them back.
+// TestRulesTakenAway: the removal of our rules or routes is noticed, and the next Set restores them.
 func TestRulesTakenAway(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	if !a.LeadsAnswers() {
@@ -26,7 +26,7 @@ func TestRulesTakenAway(t *testing.T) {
 		if _, err := command.New().Run(t.Context(), nil, "nft", "add", "table", "inet", "another"); err != nil {
 			t.Fatal(err)
 		}
-		for quiet := false; !quiet; { // what we have done ourselves
+		for quiet := false; !quiet; { // hints of our own changes
 			select {
 			case <-hints:
 			case <-time.After(200 * time.Millisecond):
@@ -39,7 +39,7 @@ func TestRulesTakenAway(t *testing.T) {
 		}
 		select {
 		case <-hints:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Errorf("%s: no hint", taken)
 		}
 		hold(t, a, "10.96.0.1")
@@ -49,7 +49,8 @@ func TestRulesTakenAway(t *testing.T) {
 	}
 }
 
-// TestAnswersLed: answers to clients come back here while a Service asks for it; with the last Service that does every trace goes.
+// TestAnswersLed: replies to clients come back here while a Service needs that; with the last such Service, all rules
+// and routes are removed.
 func TestAnswersLed(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	if !a.LeadsAnswers() {

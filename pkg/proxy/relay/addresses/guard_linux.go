@@ -21,68 +21,69 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// guardTable is the nftables table of ours.
+// guardTable is the name of our nftables tables.
 const guardTable = "winkube-proxy"
 
-// The relay waits for nft: a hung one may hold that up, and what it serves, for nftPatience once in nftPause.
+// The relay waits for nft: a hung one can delay it, and what it serves, for nftPatience once in nftPause.
 const (
 	nftPatience = 5 * time.Second
 	nftPause    = 30 * time.Second
 )
 
-// errNoGuard says that this host cannot keep its programs from answering at service addresses.
+// errNoGuard says that this host cannot stop its programs from answering at service addresses.
 var errNoGuard = errors.New("nftables cannot look up sockets here")
 
-// front is a relay.Port that is held without the rest of its address.
+// front is a relay.Port that is local without the rest of its address.
 type front relay.Port
 
 func (f front) compare(o front) int { return relay.Port(f).Compare(relay.Port(o)) }
 
-// String is the front as an element of sets of nftables: 203.0.113.9 . tcp . 80.
+// String formats the front as an element of nftables sets: 203.0.113.9 . tcp . 80.
 func (f front) String() string {
 	return fmt.Sprintf("%s . %s . %d", f.Addr.Addr(), strings.ToLower(string(f.Protocol)), f.Addr.Port())
 }
 
-// guarded is what the rules are about.
+// guarded is the input of the rules.
 type guarded struct {
 	ranges []netip.Prefix
-	single []netip.Addr // beside them, sorted
+	single []netip.Addr // outside the ranges, sorted
 	fronts []front      // single ports of addresses that are not local, sorted
 	quiet  []netip.Prefix
-	// quietSingle and quiet (of the ranges) are those for which this host answers no ARP.
+	// This host does not answer ARP for quiet (of the ranges) and, with quietSingle, for single.
 	quietSingle bool
-	keep        bool // what endpoints send to clients whose address a socket of ours has is marked
-	errors      bool // and so are errors of ICMP about connections of sockets whose address is not local
+	keep        bool // mark packets from endpoints to clients whose address one of our sockets uses
+	errors      bool // also mark ICMP errors about connections of sockets whose address is not local
 }
 
 func (g *guarded) empty() bool { return len(g.ranges)+len(g.single)+len(g.fronts) == 0 }
 
-// changes says whether only members of sets differ that can change by themselves.
+// changes reports whether g and o differ only in sets that can be updated separately.
 func (g *guarded) changes(o *guarded) bool {
 	return slices.Equal(g.ranges, o.ranges) && slices.Equal(g.quiet, o.quiet) && g.quietSingle == o.quietSingle && g.keep == o.keep && g.errors == o.errors && !g.empty() && !o.empty()
 }
 
-// guard keeps programs that listen on every address of the host (0.0.0.0, ::) from answering at service addresses: a service answers at its own
-// ports only, and an address of no service not at all. The rules ask the kernel for the socket that a new connection or a packet would reach,
-// so their number does not depend on that of services. It also keeps the host from answering ARP for them. It is for one goroutine.
+// guard stops programs that listen on every address of the host (0.0.0.0, ::) from answering at service addresses: a
+// Service answers only at its own ports, and an address of no Service not at all. The rules ask the kernel for the
+// socket that a new connection or a packet would reach, so their number does not depend on the number of Services. It
+// also stops the host from answering ARP for these addresses. Use it from one goroutine.
 type guard struct {
 	run        command.Runner
 	generation func() (uint32, error)
 	parts      guardParts
-	works      bool // it has been written
-	useless    bool // it cannot be
+	works      bool // was written successfully before
+	useless    bool // cannot work on this host
 	last       guarded
-	written    uint32 // the ruleset's generation then; any later one means that another program has changed something
+	written    uint32 // the ruleset's generation after that; a later one means that another program has changed something
 }
 
-// guardParts are the families of tables that this host's nftables know.
+// guardParts are the table families that this host's nftables support.
 type guardParts struct{ inet, arp bool }
 
 func newGuard(run command.Runner) *guard {
 	return &guard{run: run, generation: rulesetGeneration, parts: guardParts{inet: true, arp: true}}
 }
 
-// set protects what is named; nothing removes every trace. errNoGuard: it never will.
+// set protects want; an empty want removes all rules. errNoGuard: this host can never do it.
 func (g *guard) set(ctx context.Context, want guarded) error {
 	if g.useless {
 		return errNoGuard
@@ -102,7 +103,7 @@ func (g *guard) set(ctx context.Context, want guarded) error {
 		err = g.write(ctx, &want)
 	}
 	if err != nil {
-		g.written = 0 // write everything the next time
+		g.written = 0 // write everything next time
 		if g.useless {
 			return errNoGuard
 		}
@@ -110,7 +111,7 @@ func (g *guard) set(ctx context.Context, want guarded) error {
 	}
 	g.works, g.last = true, want
 	if g.written, err = g.generation(); err != nil {
-		g.written = 1 // no generation of a ruleset that was written to
+		g.written = 1 // never the generation of a ruleset after a write
 	}
 	return g.ready()
 }
@@ -122,10 +123,10 @@ func (g *guard) ready() error {
 	return nil
 }
 
-// write replaces all of it. The first time it finds out what this host's nftables can do.
+// write replaces all tables. The first time, it finds out what this host's nftables support.
 func (g *guard) write(ctx context.Context, want *guarded) error {
 	err := g.nft(ctx, guardScript(want, g.parts))
-	if err == nil || g.works || errors.Is(err, command.ErrHung) { // that it hangs once says nothing of what it can do
+	if err == nil || g.works || errors.Is(err, command.ErrHung) { // one hang does not show what nft supports
 		return err
 	}
 	var parts error
@@ -152,7 +153,7 @@ func (g *guard) nft(ctx context.Context, script string) error {
 	return err
 }
 
-// guardScript replaces the tables in one transaction; nft needs them to exist to delete them.
+// guardScript replaces the tables in one transaction; nft can delete only tables that exist.
 func guardScript(want *guarded, parts guardParts) string {
 	var s strings.Builder
 	for _, family := range []struct {
@@ -171,6 +172,8 @@ func guardScript(want *guarded, parts guardParts) string {
 	return s.String()
 }
 
+// guardInet writes the rules. At a single port, packets with any socket pass, including a closed one that waits
+// (TIME_WAIT), which a client may reuse: such a socket matches neither wildcard 0 nor 1, but it is transparent or not.
 func guardInet(s *strings.Builder, want *guarded) {
 	fmt.Fprintf(s, "table inet %s {\n", guardTable)
 	for _, family := range []struct {
@@ -210,7 +213,9 @@ func guardInet(s *strings.Builder, want *guarded) {
 		meta l4proto udp socket wildcard 1 reject
 	}
 	chain front {
-		meta l4proto { tcp, udp } socket wildcard 0 return
+		jump service
+		meta l4proto { tcp, udp } socket transparent 0 return
+		meta l4proto { tcp, udp } socket transparent 1 return
 		meta l4proto tcp reject with tcp reset
 		meta l4proto udp reject
 	}
@@ -218,7 +223,7 @@ func guardInet(s *strings.Builder, want *guarded) {
 `)
 }
 
-// guardARP has this host answer no ARP request for an address that is local on every node.
+// guardARP stops this host from answering ARP requests for an address that is local on every node.
 func guardARP(s *strings.Builder, want *guarded) {
 	is4 := func(a netip.Addr) bool { return want.quietSingle && a.Is4() }
 	fmt.Fprintf(s, "table arp %s {\n", guardTable)
@@ -241,7 +246,7 @@ func set(s *strings.Builder, name, kind string, elements []string) {
 	fmt.Fprint(s, "}\n")
 }
 
-// texts are the elements of a list that are wanted.
+// texts formats the wanted elements of a list.
 func texts[T fmt.Stringer](list []T, wanted func(T) bool) (out []string) {
 	for _, one := range list {
 		if wanted(one) {
@@ -251,7 +256,7 @@ func texts[T fmt.Stringer](list []T, wanted func(T) bool) (out []string) {
 	return out
 }
 
-// guardChange brings the sets of single addresses and of fronts from one state to another.
+// guardChange returns the changes of the sets of single addresses and of fronts.
 func guardChange(from, to *guarded, parts guardParts) string {
 	var s strings.Builder
 	line := func(family, verb, set string, addr netip.Addr, element fmt.Stringer) {
@@ -277,7 +282,7 @@ func guardChange(from, to *guarded, parts guardParts) string {
 	return s.String()
 }
 
-// difference calls change for what a sorted list has to lose and to get to become another.
+// difference calls change for each element to remove from or add to a sorted list to get another.
 func difference[T any](from, to []T, compare func(a, b T) int, change func(verb string, one T)) {
 	for len(from)+len(to) > 0 {
 		order := 0
@@ -303,7 +308,7 @@ func difference[T any](from, to []T, compare func(a, b T) int, change func(verb 
 	}
 }
 
-// rulesetGeneration counts the changes of this network namespace's nftables.
+// rulesetGeneration returns the generation of this network namespace's nftables, which counts changes.
 func rulesetGeneration() (uint32, error) {
 	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 	request := nl.NewNetlinkRequest(subsystem|unix.NFT_MSG_GETGEN, 0)
@@ -326,8 +331,8 @@ func rulesetGeneration() (uint32, error) {
 	return 0, errors.New("cannot read the generation of nftables: the kernel's answer lacks it")
 }
 
-// watchGuard hints when a table of rules, or a part of it, or a rule that leads to tables of ours, is taken away. What a transaction of our own
-// replaces counts too: the comparison that follows finds nothing to do.
+// watchGuard sends a hint when a table, chain or rule of ours, or a routing rule to our tables, is removed. It also
+// does so for our own transactions: the comparison that follows then finds nothing to do.
 func watchGuard(ctx context.Context, ports *portRules, hints wake.Signal) error {
 	const nftables, rules4, rules6 = 7, 8, 19 // NFNLGRP_NFTABLES, RTNLGRP_IPV4_RULE, RTNLGRP_IPV6_RULE
 	for protocol, groups := range map[int][]uint{unix.NETLINK_NETFILTER: {nftables}, unix.NETLINK_ROUTE: {rules4, rules6}} {
@@ -342,7 +347,7 @@ func watchGuard(ctx context.Context, ports *portRules, hints wake.Signal) error 
 				if ctx.Err() != nil {
 					return
 				}
-				// An error says that there was more than the socket holds: something may have been ours.
+				// After an error, messages were lost: one may have been about our rules.
 				if err != nil || slices.ContainsFunc(messages, func(m syscall.NetlinkMessage) bool { return takesRule(m, ports) }) {
 					hints.Send()
 				}
@@ -356,7 +361,7 @@ func watchGuard(ctx context.Context, ports *portRules, hints wake.Signal) error 
 	return nil
 }
 
-// takesRule says whether a message of the kernel reports the end of a rule that may be ours.
+// takesRule reports whether a kernel message reports the removal of a rule that may be ours.
 func takesRule(m syscall.NetlinkMessage, ports *portRules) bool {
 	const subsystem = unix.NFNL_SUBSYS_NFTABLES << 8
 	switch m.Header.Type {
@@ -371,6 +376,6 @@ func takesRule(m syscall.NetlinkMessage, ports *portRules) bool {
 	}
 	attributes, err := nl.ParseRouteAttr(m.Data[nl.SizeofNfgenmsg:])
 	return err == nil && slices.ContainsFunc(attributes, func(a syscall.NetlinkRouteAttr) bool {
-		return a.Attr.Type == unix.NFTA_TABLE_NAME && string(bytes.TrimRight(a.Value, "\x00")) == guardTable // the first attribute of each of them
+		return a.Attr.Type == unix.NFTA_TABLE_NAME && string(bytes.TrimRight(a.Value, "\x00")) == guardTable // the first attribute of each such message
 	})
 }

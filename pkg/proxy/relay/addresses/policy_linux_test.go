@@ -17,7 +17,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// TestPortTakenAway: a rule or a route that is taken away is seen, and the next Set brings it back; what we take away ourselves is no news.
+// TestPortTakenAway: the removal of a rule or a route is noticed, and the next Set restores it; our own removals cause
+// no hint.
 func TestPortTakenAway(t *testing.T) {
 	nstest.NewNeighbours(t)
 	a := withRanges(t)
@@ -41,7 +42,7 @@ func TestPortTakenAway(t *testing.T) {
 		}
 		select {
 		case <-hints:
-		case <-time.After(10 * time.Second):
+		case <-time.After(time.Minute):
 			t.Errorf("%s: no hint", taken)
 		}
 		hold(t, a)
@@ -54,7 +55,7 @@ func TestPortTakenAway(t *testing.T) {
 	}
 }
 
-// TestStaleSource: a source that the host has no more is replaced.
+// TestStaleSource: a source address that the host no longer has is replaced.
 func TestStaleSource(t *testing.T) {
 	nstest.NewNeighbours(t)
 	a := withRanges(t)
@@ -72,7 +73,8 @@ func TestStaleSource(t *testing.T) {
 	}
 }
 
-// TestPolicy: one rule for each port whatever the number of addresses, and above a few ports two more by which the rest of the world passes them by.
+// TestPolicy: one rule for each port whatever the number of addresses, and with more than a few ports two more that
+// other traffic uses to skip them.
 func TestPolicy(t *testing.T) {
 	text := func(fronts ...front) string {
 		rules, routes := policy(fronts)
@@ -104,7 +106,8 @@ func TestPolicy(t *testing.T) {
 	}
 }
 
-// FuzzCovers: all addresses are covered, by a few prefixes that do not overlap, and nothing is covered without need where the addresses are few.
+// FuzzCovers: all addresses are covered by a few prefixes that do not overlap; with few addresses, nothing else is
+// covered.
 func FuzzCovers(f *testing.F) {
 	f.Add([]byte{192, 0, 2, 1, 192, 0, 2, 200, 203, 0, 113, 9}, false)
 	f.Add([]byte{1, 2, 3, 4, 129, 2, 3, 4, 1, 2, 3, 5, 10, 0, 0, 1, 10, 0, 0, 2, 77, 1, 1, 1}, false)
@@ -142,7 +145,8 @@ func FuzzCovers(f *testing.F) {
 	})
 }
 
-// TestOldKernel: a kernel without rules for ports has the address as a whole, and says so for the next Sync.
+// TestOldKernel: without support for rules with ports, the whole address becomes local, and HoldsPorts reports that for
+// the next Sync.
 func TestOldKernel(t *testing.T) {
 	nstest.NewNeighbours(t)
 	a := withRanges(t)

@@ -10,7 +10,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// refuse has the simulator of IP Helper fail a function, as Windows itself does not on request.
+// refuse makes the simulator of IP Helper fail a function; Windows itself does not do that on request.
 func refuse(t *testing.T, function string) {
 	t.Helper()
 	t.Setenv("WINKUBE_REFUSE", "GetIfTable2Ex")
@@ -20,7 +20,7 @@ func refuse(t *testing.T, function string) {
 	t.Setenv("WINKUBE_REFUSE", function)
 }
 
-// TestRefused: what IP Helper refuses is an error, never read as a host without addresses.
+// TestRefused: what IP Helper refuses is an error, and never treated as a host without addresses.
 func TestRefused(t *testing.T) {
 	needIPHelper(t)
 	a, err := New(loopback(t))
@@ -34,6 +34,10 @@ func TestRefused(t *testing.T) {
 		_, err := a.Set(t.Context(), relay.Local{Addresses: addrs("10.96.7.1", "10.96.7.2")})
 		return err
 	}
+	other := func() error {
+		_, err := a.Set(t.Context(), relay.Local{Addresses: addrs("fd00:96::7")})
+		return err
+	}
 	less := func() error { _, err := a.Set(t.Context(), relay.Local{}); return err }
 	host := func() error { _, err := a.Host(); return err }
 	changes := func() error { _, err := a.Changes(t.Context()); return err }
@@ -43,6 +47,7 @@ func TestRefused(t *testing.T) {
 	}{
 		{"GetIfTable2Ex", more}, {"GetUnicastIpAddressTable", more}, {"CreateUnicastIpAddressEntry", more}, {"DeleteUnicastIpAddressEntry", less},
 		{"GetIfTable2Ex", host}, {"GetUnicastIpAddressTable", host}, {"NotifyUnicastIpAddressChange", changes},
+		{"GetIpInterfaceEntry", more}, {"SetIpInterfaceEntry", other},
 	} {
 		t.Run(c.function, func(t *testing.T) {
 			refuse(t, c.function)

@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// testRoute is a Route to backends, "t" after those that terminate.
+// testRoute returns a Route to back ends, with "t" after those that terminate.
 func testRoute(backends ...string) proxy.Route {
 	r := proxy.Route{Service: proxy.ServicePortName{ServiceName: proxy.ServiceName{Namespace: "a", Name: "x"}}, Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP,
 		Front: netip.MustParseAddrPort("10.96.0.1:80")}
@@ -28,12 +28,12 @@ func testRoute(backends ...string) proxy.Route {
 
 func newChooser() (*Chooser, *clocktesting.FakeClock) {
 	clock := clocktesting.NewFakeClock(time.Now())
-	return New(clock, NewClients(limits.Total("affinity_clients", "closed"))), clock
+	return New(clock, NewClients(limits.Total("affinity_clients", "closed")), &Near{}), clock
 }
 
 const a, b, c = "10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"
 
-// TestNext says for each Route which endpoints new connections of one client get, in any order, and which it has in a row.
+// TestNext checks for each Route which endpoints one client's new connections get, in any order.
 func TestNext(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -41,7 +41,7 @@ func TestNext(t *testing.T) {
 		affinity time.Duration
 		failed   []string
 		tried    []string
-		want     []string // of six connections, sorted, without repetition
+		want     []string // of six connections, sorted, without duplicates
 	}{
 		{name: "none"},
 		{name: "one", backends: []string{a}, want: []string{a}},
@@ -80,7 +80,7 @@ func TestNext(t *testing.T) {
 	}
 }
 
-// TestAvoided: a failed endpoint gets traffic again after a while, also when the Route has changed meanwhile.
+// TestAvoided: a failed endpoint gets traffic again after a while, even if the Route has changed meanwhile.
 func TestAvoided(t *testing.T) {
 	chooser, clock := newChooser()
 	route := testRoute(a, b)
@@ -105,7 +105,8 @@ func TestAvoided(t *testing.T) {
 	}
 }
 
-// TestAffinity: a client has the endpoint that it had, as long as it comes within the time and the endpoint takes new traffic.
+// TestAffinity: a client keeps its endpoint as long as it connects within the affinity time and the endpoint accepts
+// new traffic.
 func TestAffinity(t *testing.T) {
 	chooser, clock := newChooser()
 	set := func(backends ...string) {
@@ -135,7 +136,7 @@ func TestAffinity(t *testing.T) {
 	}
 	clock.Step(time.Minute)
 	if again := next(); again == second {
-		t.Error("after its time the client has its endpoint still") // the turn goes on to the next
+		t.Error("after its time the client has its endpoint still") // round robin continues with the next
 	}
 	had := next()
 	if had.String() == a {
@@ -146,16 +147,67 @@ func TestAffinity(t *testing.T) {
 	if again := next(); again == had {
 		t.Errorf("the client still goes to %s, which drains", had)
 	}
-	if !chooser.Leads(had) {
+	if !chooser.Leads(addrOfClient(1), had) {
 		t.Error("what is connected to a draining endpoint may not stay")
 	}
 	set(c)
-	if chooser.Leads(had) || next().String() != c {
+	if chooser.Leads(addrOfClient(1), had) || next().String() != c {
 		t.Error("the client does not leave an endpoint that is gone")
 	}
 }
 
-// TestSearch goes through a connection's search: what is done, with which patience, after each endpoint has failed.
+// TestNear: only clients on this node get what the Route has for them, and only they keep it. The others of a front that
+// drops wait.
+func TestNear(t *testing.T) {
+	chooser, _ := newChooser()
+	chooser.near.Set([]netip.Prefix{netip.MustParsePrefix("10.244.1.0/24"), netip.MustParsePrefix("fd01::1/128")})
+	route := testRoute(a)
+	route.KeepClient, route.Near = true, testRoute(a, b, c+"t").Backends
+	chooser.Set(&route)
+	gets := func(client string) string {
+		var got []string
+		for range 6 {
+			endpoint, ok := chooser.Next(netip.MustParseAddr(client), nil)
+			if !ok {
+				return "none"
+			}
+			got = append(got, endpoint.String())
+		}
+		slices.Sort(got)
+		return strings.Join(slices.Compact(got), " ")
+	}
+	for client, want := range map[string]string{"10.244.1.9": a + " " + b, "fd01::1": a + " " + b, route.Front.Addr().String(): a + " " + b, "10.244.2.9": a, "fd01::2": a} {
+		if got := gets(client); got != want {
+			t.Errorf("%s gets %s, want %s", client, got, want)
+		}
+	}
+	near, far := netip.MustParseAddr("10.244.1.9"), netip.MustParseAddr("10.244.2.9")
+	if there := netip.MustParseAddrPort(c); !chooser.Leads(near, there) || chooser.Leads(far, there) {
+		t.Error("an endpoint that drains leads clients elsewhere, or not those here")
+	}
+	if !chooser.Keeps(netip.MustParseAddrPort(a)) || chooser.Keeps(netip.MustParseAddrPort(b)) {
+		t.Error("the client's address is kept towards an endpoint on another node, or not towards one here")
+	}
+	chooser.Failed(netip.MustParseAddrPort(b))
+	if got := gets("10.244.1.9"); got != a {
+		t.Errorf("after a failure: %s", got)
+	}
+
+	route = testRoute()
+	route.KeepClient, route.Drop, route.Near = true, true, testRoute(c).Backends
+	chooser.Set(&route)
+	for client, want := range map[netip.Addr]Step{near: {Dial, netip.MustParseAddrPort(c), LastDialTimeout}, far: {Do: Hold}} {
+		var search Search
+		if got := search.Next(chooser, client); got != want {
+			t.Errorf("without an endpoint here, the first step for %s: %+v, want %+v", client, got, want)
+		}
+	}
+	if !chooser.near.Set(nil) || chooser.near.Set(nil) || gets("10.244.1.9") != "none" {
+		t.Error("clients are still on this node")
+	}
+}
+
+// TestSearch checks the steps of a connection's search, with their timeouts, after each endpoint has failed.
 func TestSearch(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -194,7 +246,7 @@ func TestSearch(t *testing.T) {
 	}
 }
 
-// TestSkip: an endpoint without room is left out by this connection only.
+// TestSkip: only this connection skips an endpoint without room.
 func TestSkip(t *testing.T) {
 	chooser, _ := newChooser()
 	route := testRoute(a, b)

@@ -15,14 +15,14 @@ func addrOfClient(n int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// stickyFronts are Choosers of fronts with session affinity and two endpoints, as of one Relay.
+// stickyFronts returns the Choosers of fronts with session affinity and two endpoints, as in one Relay.
 func stickyFronts(clock *clocktesting.FakeClock, n int) (*Clients, []*Chooser) {
 	s := NewClients(limits.Total("affinity_clients", "closed"))
 	r := testRoute("10.0.0.1:1", "10.0.0.2:1")
 	r.Affinity = time.Hour
 	var out []*Chooser
 	for range n {
-		b := New(clock, s)
+		b := New(clock, s, nil)
 		b.Set(&r)
 		out = append(out, b)
 	}
@@ -64,7 +64,7 @@ func TestAffinityFlood(t *testing.T) {
 	runtime.KeepAlive(fronts)
 }
 
-// TestAffinityEnds: clients go when their time is over, with those who come and with the comparison of all, and with their front.
+// TestAffinityEnds: expired clients are removed with new ones, with the full comparison, and with their front.
 func TestAffinityEnds(t *testing.T) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	s, fronts := stickyFronts(clock, 2)

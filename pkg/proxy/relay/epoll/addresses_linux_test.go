@@ -23,8 +23,9 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestNobodyElseAnswers: a service address answers at the service's ports only, and what is no service's not at all, whatever programs of the
-// host listen on all addresses; also where addresses are held one by one, and after the rules were flushed.
+// TestNobodyElseAnswers: a service address answers only at the service's ports, and an address of no service not at
+// all, whatever programs of the host listen on all addresses; also if addresses are added one by one, and after the
+// rules were flushed.
 func TestNobodyElseAnswers(t *testing.T) {
 	endpoint := relaytest.TCPServer(t, relaytest.WhoAndEcho)
 	a := ranged(t, "10.96.0.0/12", "fd00:96::/112")
@@ -63,7 +64,7 @@ func TestNobodyElseAnswers(t *testing.T) {
 	check("after a flush")
 	a.ranges = nil
 	table.Routes[0].Front = netip.MustParseAddrPort("10.99.9.9:80")
-	for _, name := range []string{"x", "y", "z"} { // one more, so that a change of single addresses is made
+	for _, name := range []string{"x", "y", "z"} { // one more, to change single addresses
 		changed := []proxy.ServiceName{{Namespace: "default", Name: name}}
 		if err := r.Sync(t.Context(), table, changed); err != nil {
 			t.Fatal(err)
@@ -76,8 +77,9 @@ func TestNobodyElseAnswers(t *testing.T) {
 	}
 }
 
-// TestOnlyThePort: an external address gives its front's port to the proxy, and everything else of it stays where it was: for this host, for pods that
-// it forwards for, for other hosts; no host is told that it is here.
+// TestOnlyThePort: the proxy gets only the front's port of an external address. The rest of the address stays with its
+// owner: for this host, for the pods that it forwards for, and for other hosts. No host learns that the address is
+// here.
 func TestOnlyThePort(t *testing.T) {
 	testPlanes(t, func(t *testing.T, newPlane func(*relay.Shared) *plane) {
 		n := newNeighbours(t)
@@ -102,7 +104,7 @@ func TestOnlyThePort(t *testing.T) {
 				}
 			}
 		}
-		// The client asks the network where the addresses are.
+		// The client asks the network for the addresses.
 		for _, network := range []string{"tcp", "udp"} {
 			n.Meets(t, "the client", n.Client, network, fronts[0], "owner")
 			n.Meets(t, "the client", n.Client, network, fronts[1], "owner")
@@ -128,7 +130,7 @@ func TestOnlyThePort(t *testing.T) {
 		if !strings.Contains(left, "122 ipproto tcp dport 80 lookup 1190600080") {
 			t.Errorf("rules and routes: %s", left)
 		}
-		// A proxy that is killed leaves them, and the next one goes on with them.
+		// A proxy that is killed leaves them, and the next one continues with them.
 		n.stop()
 		if got := nstest.PortTraces(t); got != left {
 			t.Errorf("left is %s; want %s", got, left)
@@ -165,7 +167,7 @@ func TestRefusedPort(t *testing.T) {
 		n := newNeighbours(t)
 		n.Balanced(t)
 		endpoint := speaking(t)
-		other := program(t, "tcp4", "0.0.0.0:80") // which is not to answer in the front's place
+		other := program(t, "tcp4", "0.0.0.0:80") // must not answer instead of the front
 		r := n.here(t, newPlane, withRanges(t))
 		mustServe(t, r, frontRoutes()...)
 		for name, space := range map[string]netns.NsHandle{"this host": n.Own, "a pod": n.Pod, "the client": n.Client} {
@@ -181,12 +183,43 @@ func TestRefusedPort(t *testing.T) {
 	})
 }
 
-// wholeOnly holds no single ports.
+// TestSamePortAgain: a client whose connection we have closed may connect again from the same port, as the kernel
+// allows (RFC 9293, 3.6.1).
+func TestSamePortAgain(t *testing.T) {
+	testPlanes(t, func(t *testing.T, newPlane func(*relay.Shared) *plane) {
+		n := newNeighbours(t)
+		n.Balanced(t)
+		endpoint := speaking(t) // sends a word and closes
+		mustServe(t, n.here(t, newPlane, withRanges(t)), frontRoutes(endpoint)...)
+		for name, space := range map[string]netns.NsHandle{"this host": n.Own, "a pod": n.Pod, "the client": n.Client} {
+			for _, front := range []string{nstest.Taken4 + ":80", "[" + nstest.Taken6 + "]:80"} {
+				for i := range 3 {
+					nstest.Within(t, space, func() error {
+						client := net.Dialer{LocalAddr: &net.TCPAddr{Port: 40000}, Timeout: time.Minute}
+						conn, err := client.Dial("tcp", front)
+						if err != nil {
+							return fmt.Errorf("%s, connection %d: %w", name, i, err)
+						}
+						defer conn.Close()
+						_ = conn.SetDeadline(time.Now().Add(time.Minute))
+						if word, err := io.ReadAll(conn); err != nil || string(word) != "relay" {
+							return fmt.Errorf("%s, connection %d: it says %q (%v)", name, i, word, err)
+						}
+						return nil
+					})
+				}
+			}
+		}
+	})
+}
+
+// wholeOnly does not support single ports.
 type wholeOnly struct{ relay.Addresses }
 
 func (wholeOnly) HoldsPorts(netip.Addr) bool { return false }
 
-// TestWholeAddress: a kernel without rules for ports has the address as a whole, but does not say so to the network.
+// TestWholeAddress: without support for rules with ports, the whole address becomes local, but is not announced to the
+// network.
 func TestWholeAddress(t *testing.T) {
 	n := newNeighbours(t)
 	endpoint := speaking(t)
@@ -205,14 +238,16 @@ func TestWholeAddress(t *testing.T) {
 	}
 }
 
-// TestPathTooNarrow: a router between the client and this host says that packets are too large, to an address that is not here; what follows is smaller.
+// TestPathTooNarrow: a router between the client and this host reports that packets are too large, to an address that
+// is not local here; the following packets are smaller.
 func TestPathTooNarrow(t *testing.T) {
 	testPlanes(t, func(t *testing.T, newPlane func(*relay.Shared) *plane) {
 		n := newNeighbours(t)
 		const size = 200_000
 		endpoint := relaytest.TCPServer(t, func(c *net.TCPConn) { _, _ = c.Write(make([]byte, size)) })
 		r := n.here(t, newPlane, withRanges(t))
-		// The owner is the router: beyond it, on a link with smaller packets, is the pod's namespace as a client that does not know.
+		// The owner is the router: behind it, on a link with a smaller MTU, the pod's namespace is a client that does
+		// not know that.
 		nstest.Within(t, n.Owner, func() error {
 			return nstest.IP("link add far0 type veth peer name far1\nlink set far0 mtu 1300 up\naddr add 10.8.0.1/24 dev far0\naddr add fd08::1/64 dev far0 nodad")
 		})
@@ -230,18 +265,18 @@ func TestPathTooNarrow(t *testing.T) {
 			t.Fatal(err)
 		}
 		mine := n.MAC(t, n.Own)
-		nstest.Within(t, n.Owner, func() error { // it has sent the addresses away, and knows where they are now
+		nstest.Within(t, n.Owner, func() error { // it has removed the addresses, and knows where they are now
 			return nstest.IP("addr del 192.0.2.9/32 dev eth0\naddr del fd01::9/128 dev eth0\nneigh replace 192.0.2.9 lladdr " + mine + " dev eth0 nud permanent\nneigh replace fd01::9 lladdr " + mine + " dev eth0 nud permanent")
 		})
 		mustServe(t, r, frontRoutes(endpoint)...)
 		for _, addr := range []string{nstest.Taken4 + ":80", "[" + nstest.Taken6 + "]:80"} {
 			nstest.Within(t, n.Pod, func() error {
-				c, err := net.DialTimeout("tcp", addr, 5*time.Second)
+				c, err := net.DialTimeout("tcp", addr, time.Minute)
 				if err != nil {
 					return err
 				}
 				defer c.Close()
-				_ = c.SetDeadline(time.Now().Add(20 * time.Second))
+				_ = c.SetDeadline(time.Now().Add(time.Minute))
 				if got, err := io.Copy(io.Discard, c); err != nil || got != size {
 					return fmt.Errorf("from %s came %d of %d bytes: %w", addr, got, size, err)
 				}
@@ -251,10 +286,11 @@ func TestPathTooNarrow(t *testing.T) {
 	})
 }
 
-// TestManyPorts: above a few ports the rules have steps by which other traffic passes them by; what they hold is served all the same, and the steps go again.
+// TestManyPorts: with more than a few ports, additional rules let other traffic skip them. Their fronts are served all
+// the same, and the additional rules are removed later.
 func TestManyPorts(t *testing.T) {
 	n := newNeighbours(t)
-	n.Meets(t, "the client", n.Client, "tcp", "["+nstest.Taken6+"]:7", "owner") // which knows the client then: it could not ask for it afterwards
+	n.Meets(t, "the client", n.Client, "tcp", "["+nstest.Taken6+"]:7", "owner") // so that the owner knows the client: it could not resolve its address afterwards
 	n.Balanced(t)
 	endpoint := speaking(t)
 	r := n.here(t, withLookup, withRanges(t))

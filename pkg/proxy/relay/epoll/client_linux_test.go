@@ -1,6 +1,7 @@
 package epoll
 
 import (
+	"errors"
 	"net/netip"
 	"testing"
 	"time"
@@ -11,7 +12,15 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
-// talk asks an endpoint as a client and returns what it answers.
+// uninterrupted repeats a call that a signal has interrupted (the Go scheduler sends them): the kernel does not restart calls with a time limit.
+func uninterrupted(call func() (int, error)) (n int, err error) {
+	for n, err = call(); errors.Is(err, unix.EINTR); {
+		n, err = call()
+	}
+	return n, err
+}
+
+// talk sends a request to an endpoint as a client and returns the answer.
 func talk(t *testing.T, kind int, to netip.AddrPort, client netip.Addr) string {
 	t.Helper()
 	fd, errno := connectSocket(kind, to, client)
@@ -22,7 +31,7 @@ func talk(t *testing.T, kind int, to netip.AddrPort, client netip.Addr) string {
 	if err := unix.SetNonblock(fd, false); err != nil {
 		t.Fatal(err)
 	}
-	timeout := unix.NsecToTimeval(int64(5 * time.Second))
+	timeout := unix.NsecToTimeval(int64(time.Minute))
 	if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_RCVTIMEO, &timeout); err != nil {
 		t.Fatal(err)
 	}
@@ -32,19 +41,20 @@ func talk(t *testing.T, kind int, to netip.AddrPort, client netip.Addr) string {
 		}
 	} else {
 		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}
-		if n, err := unix.Poll(poll, 5000); n != 1 {
+		if n, err := uninterrupted(func() (int, error) { return unix.Poll(poll, 60_000) }); n != 1 {
 			t.Fatalf("no connection to %s as %s: %v", to, client, err)
 		}
 	}
 	buffer := make([]byte, 64)
-	n, err := unix.Read(fd, buffer)
+	n, err := uninterrupted(func() (int, error) { return unix.Read(fd, buffer) })
 	if err != nil {
 		t.Fatalf("no answer of %s to %s: %v", to, client, err)
 	}
 	return string(buffer[:n])
 }
 
-// TestClientKept: an endpoint sees the client's address, and its answers come back here; with the last service that asks for it every trace goes.
+// TestClientKept: an endpoint sees the client's address, and its replies come back here; with the last service that
+// needs this, all rules and routes are removed.
 func TestClientKept(t *testing.T) {
 	a := ranged(t, "10.96.0.0/12")
 	seen := nstest.PodBehind(t)
@@ -74,7 +84,7 @@ func TestClientKept(t *testing.T) {
 	}
 }
 
-// TestApart: answers pass this host only where it stands between the two.
+// TestApart: replies pass through this host only if it is between client and endpoint.
 func TestApart(t *testing.T) {
 	nstest.In(t)
 	nstest.PodBehind(t)
@@ -88,7 +98,7 @@ func TestApart(t *testing.T) {
 		{"192.0.2.1", "10.9.0.2", false},    // this host
 		{"127.0.0.1", "10.9.0.2", false},    // this host
 		{"198.51.100.9", "10.9.0.1", false}, // an endpoint in the host's own network
-		{"203.0.113.1", "10.9.0.2", false},  // no way to it
+		{"203.0.113.1", "10.9.0.2", false},  // no route to it
 		{"198.51.100.9", "fd09::2", false},  // no address of that family
 	} {
 		if got := apart(netip.MustParseAddr(test.client), netip.MustParseAddr(test.endpoint)); got != test.want {

@@ -28,7 +28,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestHalfOpen: connections to an endpoint that does not answer are few, and other Services are served meanwhile.
+// TestHalfOpen: there are few connections to an endpoint that does not answer, and other Services are served meanwhile.
 func TestHalfOpen(t *testing.T) {
 	h := relaytest.NewHost(t, newSubject(), func(c *relay.Config) { c.Capacity = limits.Capacity{Files: 1024, Ports: 1000} })
 	silent := deafEndpoint(t)
@@ -38,7 +38,7 @@ func TestHalfOpen(t *testing.T) {
 		t.Errorf("%d of a front's %d connections may be half-open", limit, front)
 	}
 	for n := range 2 * limit {
-		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: h.Addr(byte(100 + n%4)).AsSlice()}, Timeout: 5 * time.Second}
+		dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: h.Addr(byte(100 + n%4)).AsSlice()}, Timeout: time.Minute}
 		c, err := dialer.Dial("tcp", h.Front(0).String())
 		if err == nil {
 			defer c.Close()
@@ -55,7 +55,7 @@ func TestHalfOpen(t *testing.T) {
 	}
 }
 
-// deafEndpoint listens and accepts nothing: its queue is full, so the kernel answers no more connections.
+// deafEndpoint listens but does not accept: its queue is full, so the kernel answers no more connections.
 func deafEndpoint(t *testing.T) netip.AddrPort {
 	t.Helper()
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
@@ -85,8 +85,8 @@ func deafEndpoint(t *testing.T) netip.AddrPort {
 	return addr
 }
 
-// inFewPorts runs a test again, in a network namespace whose range of source ports is small: threads of loops do not follow a test into one. false: this
-// was the outer run.
+// inFewPorts runs a test again, in a network namespace with a small range of source ports, because the loops' threads
+// do not follow a test into one. false: this was the outer run.
 func inFewPorts(t *testing.T, first, last int) bool {
 	t.Helper()
 	const inside = "WINKUBE_FEW_PORTS"
@@ -115,8 +115,8 @@ func inFewPorts(t *testing.T, first, last int) bool {
 	return true
 }
 
-// TestHostKeepsPorts: four UDP Services flooded by forged clients leave the host's own questions (DNS, NTP) source ports, and other
-// clients their sessions.
+// TestHostKeepsPorts: if forged clients flood four UDP Services, source ports are left for the host's own requests
+// (DNS, NTP), and other clients keep their sessions.
 func TestHostKeepsPorts(t *testing.T) {
 	const ports = 600
 	if !inFewPorts(t, 40000, 40000+ports-1) {
@@ -144,7 +144,7 @@ func TestHostKeepsPorts(t *testing.T) {
 		_, err = relaytest.Question(c)
 		return err
 	}
-	for n := range 2 * ports { // each from its own address, by ports that are not of the range
+	for n := range 2 * ports { // each from its own address, with ports outside the range
 		from := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 1, byte(n >> 8), byte(n)}), 2000)
 		if err := exchange(from, front(n%4)); err != nil {
 			t.Fatalf("client %d: %v", n, err)
@@ -167,7 +167,8 @@ func TestHostKeepsPorts(t *testing.T) {
 	}
 }
 
-// TestServiceStaysReachable: one client holds all connections to an endpoint that it can get, and others of the same node still get in.
+// TestServiceStaysReachable: one client has all connections to an endpoint that it can get, and others on the same node
+// still get in.
 func TestServiceStaysReachable(t *testing.T) {
 	const ports = 200
 	if !inFewPorts(t, 40000, 40000+ports-1) {
@@ -199,7 +200,7 @@ func TestServiceStaysReachable(t *testing.T) {
 		}
 		defer c.Close()
 	}
-	for range 4 { // the host's own, as a probe
+	for range 4 { // the host's own, such as a probe
 		c, err := net.Dial("tcp", endpoint.String())
 		if err != nil {
 			t.Fatal(err)
@@ -208,8 +209,9 @@ func TestServiceStaysReachable(t *testing.T) {
 	}
 }
 
-// TestFewFiles: where descriptors are few the relay serves on, opens a new front, and says so once. It runs in a separate process, whose limit is 256: once
-// it knows, and once it believes in more, so that the system refuses.
+// TestFewFiles: with few descriptors the relay continues, opens a new front, and logs the problem once. It runs in a
+// separate process with a limit of 256: once the relay knows the limit, and once it assumes a higher one, so that the
+// system refuses.
 func TestFewFiles(t *testing.T) {
 	const inside = "WINKUBE_FEW_FILES"
 	if mode := os.Getenv(inside); mode != "" {
@@ -253,7 +255,7 @@ func TestFewFiles(t *testing.T) {
 			await("serving")
 			existing, another := netip.MustParseAddrPort("127.78.1.1:18083"), netip.MustParseAddrPort("127.78.1.2:18083")
 			var kept []net.Conn
-			for range 300 { // more than it can have
+			for range 300 { // more than the limit
 				if c, err := relaytest.VisitFrom(netip.MustParseAddr("127.78.2.1"), 0, existing); err == nil {
 					kept = append(kept, c)
 					defer c.Close()

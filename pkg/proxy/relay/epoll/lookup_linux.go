@@ -17,52 +17,52 @@ import (
 )
 
 const (
-	// lookupSockets accept for the fronts of a family. A front belongs to one of them: a storm of connections at one front fills the backlog that
-	// it shares with a part of the others only.
+	// lookupSockets is the number of sockets that accept for the fronts of a family. A front belongs to one of them: a
+	// flood of connections at one front fills the backlog of only a part of the others.
 	lookupSockets = 8
-	// lookupSlots are as many sockets as a family has at most: those for addresses of this host, as many for those of which only ports are held, and a
-	// silent one for fronts that drop.
-	lookupSlots = 2*lookupSockets + 1
-	// lookupFronts is how many fronts fit. Those beyond have sockets.
+	// lookupSlots is the maximum number of sockets of a family: those for addresses of this host, as many for addresses
+	// with only some ports local, and for fronts that drop a deaf one and one of each of these for clients on this node.
+	lookupSlots = 2*lookupSockets + 3
+	// lookupFronts is the maximum number of fronts. Others have their own sockets.
 	lookupFronts = 1 << 16
 )
 
-// lookup leads the connections of many fronts to a few sockets of ours, at whatever address those listen. When a connection begins the kernel
-// asks a program of ours for the socket (BPF sk_lookup, Linux 5.9) before it looks for one itself:
+// lookup directs the connections of many fronts to a few sockets of ours, whatever their addresses. For each new
+// connection, the kernel runs our program to find the socket (BPF sk_lookup, Linux 5.9) before it looks for one itself:
 //
 //	SYN to 10.96.0.10:80 --> fronts[10.96.0.10:80] = 3 --> sockets[3] --accept, getsockname--> carriers[10.96.0.10:80]
 //
-// So a front is an entry of a map, and no program that listens at 0.0.0.0:80 is in its way. The program ends with this process. Sync adds and closes, one
-// call at a time; loops call expect.
+// So a front is an entry of a map, and no program that listens at 0.0.0.0:80 conflicts with it. The program ends with
+// this process. Only Sync adds and closes, with one call at a time; loops call expect.
 type lookup struct {
 	fronts, sockets *ebpf.Map
 	program         *ebpf.Program
 	link            *netns.NetNsLink
 	plane           *plane
 	listeners       map[listenerKind][]*listener // opened with the first front that needs one
-	next            int                          // listener of the next front
+	next            int                          // index of the next front's listener
 
 	mu       sync.RWMutex
 	carriers map[netip.AddrPort]*carrier
 }
 
-// listenerKind is what fronts may ask of the socket that accepts for them.
+// listenerKind is what fronts require of the socket that accepts for them.
 type listenerKind struct {
 	is4 bool
 	traits
 }
 
-// lookupKey is a front as the program asks for it, IPv4 as an address of IPv6 that is mapped to it.
+// lookupKey is a front as the program looks it up, with IPv4 addresses mapped to IPv6.
 type lookupKey struct {
 	Addr [16]byte
-	Port uint32 // in the host's order
+	Port uint32 // host byte order
 }
 
 func keyOfLookup(addr netip.AddrPort) lookupKey {
 	return lookupKey{addr.Addr().As16(), uint32(addr.Port())}
 }
 
-// newLookup opens sockets, which listen in all loops of p, and has this network namespace ask for them.
+// newLookup opens sockets that listen in all loops of p, and attaches the program to this network namespace.
 func newLookup(p *plane) (l *lookup, err error) {
 	l = &lookup{plane: p, listeners: map[listenerKind][]*listener{}, carriers: map[netip.AddrPort]*carrier{}}
 	defer func() {
@@ -88,17 +88,17 @@ func newLookup(p *plane) (l *lookup, err error) {
 	return l, l.attach()
 }
 
-// listen opens the sockets of a kind, unless they are open. At their own address nothing is served.
+// listen opens the sockets of a kind, unless they are open. Their own addresses serve nothing.
 func (l *lookup) listen(kind listenerKind) error {
 	addr, n := netip.IPv6Loopback(), lookupSockets
 	if kind.is4 {
 		addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 	}
-	if kind.silent {
+	if kind.silent != relay.Hears {
 		n = 1
 	}
 	for i := len(l.listeners[kind]); i < n; i++ {
-		s, err := l.plane.listenTCP(netip.AddrPortFrom(addr, 0), kind.traits, l.expect, func(fd int) error { // who does not listen is not in the map
+		s, err := l.plane.listenTCP(netip.AddrPortFrom(addr, 0), kind.traits, l.expect, func(fd int) error { // sockets must listen before they can be in the map
 			return l.sockets.Put(kind.slot(i), uint32(fd))
 		})
 		if err != nil {
@@ -109,12 +109,16 @@ func (l *lookup) listen(kind listenerKind) error {
 	return nil
 }
 
-// slot is where the n-th socket of a kind is in the map of sockets.
+// slot returns the index of the n-th socket of a kind in the map of sockets.
 func (k listenerKind) slot(n int) uint32 {
 	slot := n
 	switch {
-	case k.silent:
+	case k.silent == relay.DeafToEach:
 		slot = 2 * lookupSockets
+	case k.silent == relay.DeafToFar:
+		if slot = 2*lookupSockets + 1; k.transparent {
+			slot++
+		}
 	case k.transparent:
 		slot += lookupSockets
 	}
@@ -137,7 +141,7 @@ func (l *lookup) attach() error {
 	return err
 }
 
-// check attaches the program again where it was detached.
+// check attaches the program again if it was detached.
 func (l *lookup) check() {
 	info, err := l.link.Info()
 	if err == nil && info.NetNs() != nil && info.NetNs().NetnsInode != 0 {
@@ -149,7 +153,7 @@ func (l *lookup) check() {
 	}
 }
 
-// close ends what newLookup began, as far as that came. No front must be led any more.
+// close undoes newLookup, even if that failed halfway. No front may still use the lookup.
 func (l *lookup) close() {
 	if l.link != nil {
 		_ = l.link.Close()
@@ -159,7 +163,7 @@ func (l *lookup) close() {
 			s.Close()
 		}
 	}
-	_, _, _ = l.program.Close(), l.sockets.Close(), l.fronts.Close() // of nil too
+	_, _, _ = l.program.Close(), l.sockets.Close(), l.fronts.Close() // works for nil too
 }
 
 // led is a front's entry.
@@ -168,8 +172,8 @@ type led struct {
 	at    relay.Place
 }
 
-// lead has connections to a front come to c; nil: it needs a socket.
-func (p *plane) lead(at relay.Place, silent bool, c *carrier) relay.Socket {
+// lead directs connections to a front to c; nil: the front needs a socket.
+func (p *plane) lead(at relay.Place, silent relay.Silence, c *carrier) relay.Socket {
 	if p.bound {
 		return nil
 	}
@@ -191,7 +195,7 @@ func (p *plane) lead(at relay.Place, silent bool, c *carrier) relay.Socket {
 	return &led{p, at}
 }
 
-func (l *lookup) add(at relay.Place, silent bool, c *carrier) error {
+func (l *lookup) add(at relay.Place, silent relay.Silence, c *carrier) error {
 	l.mu.Lock()
 	l.carriers[at.Addr] = c
 	l.mu.Unlock()
@@ -202,27 +206,32 @@ func (l *lookup) add(at relay.Place, silent bool, c *carrier) error {
 	return err
 }
 
-// point leads a front to the next socket of those that fit, in place of another that it may have had.
-func (l *lookup) point(at relay.Place, silent bool) error {
-	kind := listenerKind{at.Addr.Addr().Is4(), traits{transparent: at.Port && !silent, silent: silent}}
+// point directs a front to the next suitable socket, and replaces a previous one.
+func (l *lookup) point(at relay.Place, silent relay.Silence) error {
+	kind := listenerKind{at.Addr.Addr().Is4(), traits{transparent: at.Port && silent != relay.DeafToEach, silent: silent}}
 	if err := l.listen(kind); err != nil {
 		return err
+	}
+	if silent == relay.DeafToFar {
+		if err := l.listeners[kind][0].Silence(silent); err != nil { // shared, and perhaps from before a change of Near
+			return err
+		}
 	}
 	l.next++
 	return l.fronts.Put(keyOfLookup(at.Addr), kind.slot(l.next%len(l.listeners[kind])))
 }
 
 // Silence implements relay.Silencer.
-func (s *led) Silence(on bool) error { return s.plane.lookup.point(s.at, on) }
+func (s *led) Silence(towards relay.Silence) error { return s.plane.lookup.point(s.at, towards) }
 
 func (l *lookup) remove(addr netip.AddrPort) {
-	_ = l.fronts.Delete(keyOfLookup(addr)) // fails only where there is none
+	_ = l.fronts.Delete(keyOfLookup(addr)) // fails only if there is none
 	l.mu.Lock()
 	delete(l.carriers, addr)
 	l.mu.Unlock()
 }
 
-// Close implements relay.Socket. With the last front the lookup goes too.
+// Close implements relay.Socket. The last front also closes the lookup.
 func (s *led) Close() {
 	l := s.plane.lookup
 	l.mu.RLock()
@@ -236,7 +245,8 @@ func (s *led) Close() {
 	}
 }
 
-// expect returns the carrier of the front at which a connection came in. It expects it before the front can be gone.
+// expect returns the carrier of the front at which a connection arrived. It calls the carrier's expect before the front
+// can be removed.
 func (l *lookup) expect(fd int) *carrier {
 	addr := localName(fd)
 	l.mu.RLock()
@@ -248,10 +258,10 @@ func (l *lookup) expect(fd int) *carrier {
 	return c
 }
 
-// lookupProgram looks whether a connection is to a front, and if so which socket accepts it.
+// lookupProgram checks whether a connection is to a front, and selects the socket that accepts it.
 func lookupProgram(fronts, sockets int) asm.Instructions {
 	const (
-		// struct bpf_sk_lookup of linux/bpf.h. Addresses are in the network's order.
+		// struct bpf_sk_lookup of linux/bpf.h. Addresses are in network byte order.
 		family, protocol, localIP4, localIP6, localPort = 8, 12, 40, 44, 60
 		key                                             = -20 // on the stack: lookupKey
 		pass                                            = 1   // SK_PASS

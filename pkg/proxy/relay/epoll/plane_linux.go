@@ -14,17 +14,18 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// maxLoops is enough for any network card; each loop costs a thread, and each front an entry in each.
+// maxLoops is enough for any network card; each loop costs a thread, and each front an entry in each loop.
 const maxLoops = 8
 
-// unevenness is by how many connections one loop may have more than another before it hands new ones over, which costs a wake-up.
+// unevenness is how many more connections than another a loop may have before it hands over new ones, which costs a
+// wake-up.
 const unevenness = 2
 
-// Loops is how many loops a Plane has on a host with so many processors.
+// Loops returns the number of loops of a Plane on a host with so many processors.
 func Loops(processors int) int { return max(1, min(processors, maxLoops)) }
 
-// New returns a maker of Planes with that many loops, from 1 to 8. Each loop keeps one processor of Go's scheduler (GOMAXPROCS) while it waits for the
-// next event, so the caller should add as many.
+// New returns a NewPlane for Planes with that many loops, from 1 to 8. Each loop occupies one processor of Go's
+// scheduler (GOMAXPROCS) while it waits for the next event, so the caller should add as many.
 func New(loops int) relay.NewPlane {
 	return func(shared *relay.Shared) relay.Plane { return newPlane(Loops(loops), shared) }
 }
@@ -33,16 +34,16 @@ func newPlane(count int, shared *relay.Shared) *plane {
 	return &plane{count: count, shared: shared}
 }
 
-// plane implements relay.Plane: loops on epoll. A TCP front listens in all of them, and a connection stays where it was accepted; a UDP front
-// belongs to one. They start with the first socket.
+// plane implements relay.Plane with loops on epoll. A TCP front listens in all of them, and a connection usually stays
+// where it was accepted; a UDP front belongs to one loop. The loops start with the first socket.
 type plane struct {
 	shared *relay.Shared
 	count  int
 	loops  []*loop
-	next   int     // loop of the next UDP front
-	ports  int     // that the kernel may choose as a connection's source
-	lookup *lookup // nil: no front is led
-	bound  bool    // none can be: each has a socket
+	next   int     // of the loop of the next UDP front
+	ports  int     // source ports that the kernel may choose
+	lookup *lookup // nil: no front uses it
+	bound  bool    // it cannot be used: each front has a socket
 }
 
 func (p *plane) start() error {
@@ -84,23 +85,23 @@ func (p *plane) Close() {
 // Carry implements relay.Plane.
 func (p *plane) Carry(f *relay.Front) relay.Carrier { return &carrier{Front: f, plane: p} }
 
-// carrier carries one front in loops.
+// carrier moves the data of one front in the loops.
 type carrier struct {
 	*relay.Front
 	plane *plane
-	count atomic.Int32 // of guests, so that a change asks the loops only when there are some
+	count atomic.Int32 // of guests, so that a change runs in the loops only if there are some
 	held  atomic.Int32 // connections that wait for an endpoint
-	// guests are in each loop what came in through this front there. Only that loop touches it.
+	// guests lists, by loop, what arrived through this front. Only that loop accesses its list.
 	guests [maxLoops]list
 }
 
 // guest is a connection or a UDP session in a loop.
 type guest interface {
 	changed() // the front has another Route
-	abort()   // ends it now, telling both sides
+	abort()   // ends it immediately with a reset to both sides
 }
 
-// list is a doubly linked list of guests through their own entries: any can leave at any time, and none needs more memory.
+// list is an intrusive doubly linked list of guests: any can leave at any time, and none needs more memory.
 type list struct{ first *entry }
 
 type entry struct {
@@ -128,11 +129,11 @@ func (l *list) remove(e *entry) {
 	e.previous, e.next = nil, nil
 }
 
-// expect counts a guest: before it reads the Route, so that who changes that sees one or the other, and before it is on its way to another
-// loop, so that who ends the front waits for it.
+// expect counts a guest early: before the guest reads the Route, so that a change of the Route reaches it, and before
+// it moves to another loop, so that closing the front waits for it.
 func (c *carrier) expect() { c.count.Add(1) }
 
-// enter adds a guest that was expected.
+// enter adds an expected guest.
 func (c *carrier) enter(l *loop, e *entry) { c.guests[l.index].add(e) }
 
 func (c *carrier) leave(l *loop, e *entry) {
@@ -149,7 +150,7 @@ func (c *carrier) Changed() { c.tell(guest.changed) }
 // Close implements relay.Carrier.
 func (c *carrier) Close() { c.tell(guest.abort) }
 
-// tell calls something for every guest and returns when that is done.
+// tell calls a function for every guest and waits until that is done.
 func (c *carrier) tell(call func(guest)) {
 	if c.count.Load() == 0 {
 		return
@@ -165,8 +166,8 @@ func (c *carrier) tell(call func(guest)) {
 	})
 }
 
-// evenly is the loop for a new connection that l has accepted: l, unless another has clearly less to do. The kernel wakes the same loop
-// again and again as long as that is idle, and connections stay for long.
+// evenly returns the loop for a new connection that l has accepted: l, unless another has clearly fewer. The kernel
+// wakes the same loop again and again while that is idle, and connections can be long.
 func (p *plane) evenly(l *loop) *loop {
 	best := l
 	for _, other := range p.loops {
@@ -189,7 +190,7 @@ func (p *plane) each(do func(l *loop)) {
 }
 
 // Listen implements relay.Carrier.
-func (c *carrier) Listen(at relay.Place, silent bool) (relay.Socket, error) {
+func (c *carrier) Listen(at relay.Place, silent relay.Silence) (relay.Socket, error) {
 	if err := c.plane.start(); err != nil {
 		return nil, err
 	}
@@ -204,9 +205,9 @@ func (c *carrier) Listen(at relay.Place, silent bool) (relay.Socket, error) {
 	return c.plane.listenTCP(at.Addr, traits{transparent: at.Port, silent: silent}, func(int) *carrier { c.expect(); return c }, nil)
 }
 
-// open opens a socket towards an endpoint, with the client's address where the front asks for that and it can be.
+// open opens a socket to an endpoint, with the client's address if the front requires that and it is possible.
 func (c *carrier) open(kind int, target netip.AddrPort, client netip.Addr) (int, unix.Errno) {
-	if c.KeepsClient() && apart(client, target.Addr()) {
+	if c.KeepsClient(target) && apart(client, target.Addr()) {
 		if fd, errno := connectSocket(kind, target, client); errno == 0 {
 			return fd, 0
 		}
@@ -214,14 +215,14 @@ func (c *carrier) open(kind int, target netip.AddrPort, client netip.Addr) (int,
 	return connectSocket(kind, target, netip.Addr{})
 }
 
-// traits of a socket that listens.
+// traits of a listening socket.
 type traits struct {
 	transparent bool // its address is not this host's
-	silent      bool
+	silent      relay.Silence
 }
 
-// bound returns a new socket of the front's own at addr.
-func bound(kind int, addr netip.AddrPort, is traits, prepare func(fd int) error) (fd int, err error) {
+// socket returns a new socket for the front at addr.
+func (p *plane) socket(kind int, addr netip.AddrPort, is traits, prepare func(fd int) error) (fd int, err error) {
 	family, sockaddr := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(addr.Port()), Addr: addr.Addr().As16()})
 	if addr.Addr().Is4() {
 		family, sockaddr = unix.AF_INET, &unix.SockaddrInet4{Port: int(addr.Port()), Addr: addr.Addr().As4()}
@@ -231,13 +232,13 @@ func bound(kind int, addr netip.AddrPort, is traits, prepare func(fd int) error)
 	}
 	if family == unix.AF_INET6 {
 		err = errors.Join(unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1),
-			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // an address that only a route makes local is none to IPv6's bind
+			unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_FREEBIND, 1)) // IPv6 cannot bind an address that only a route makes local
 	}
 	if is.transparent {
 		err = errors.Join(err, transparent(fd, addr.Addr().Is4()))
 	}
-	if is.silent {
-		err = errors.Join(err, silence(fd, true))
+	if is.silent != relay.Hears {
+		err = errors.Join(err, silence(fd, is.silent, p.shared.Near.Ranges()))
 	}
 	if err = errors.Join(err, prepare(fd)); err == nil {
 		err = unix.Bind(fd, sockaddr)
@@ -249,7 +250,7 @@ func bound(kind int, addr netip.AddrPort, is traits, prepare func(fd int) error)
 	return fd, nil
 }
 
-// transparent lets a socket have an address that is not this host's, and speak from it. What it accepts inherits that.
+// transparent lets a socket use an address that is not this host's. Accepted sockets inherit this.
 func transparent(fd int, is4 bool) error {
 	level, name := unix.SOL_IPV6, unix.IPV6_TRANSPARENT
 	if is4 {
@@ -259,13 +260,4 @@ func transparent(fd int, is4 bool) error {
 		return fmt.Errorf("cannot have an address that is not this host's: %w", errno)
 	}
 	return nil
-}
-
-// silence has the kernel drop what comes to a socket before it looks at it, by a filter that takes nothing: no SYN is answered, and no packet refused.
-func silence(fd int, on bool) error {
-	if !on {
-		return unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DETACH_FILTER, 0)
-	}
-	nothing := unix.SockFilter{Code: unix.BPF_RET | unix.BPF_K}
-	return unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &unix.SockFprog{Len: 1, Filter: &nothing})
 }

@@ -24,8 +24,9 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestSourcePortsUsedUp: when the host has no source port left the client is refused immediately, and an Event and a metric report it. It
-// runs this program again in a network namespace whose range of ports is small, since threads of the loops do not follow a test into one.
+// TestSourcePortsUsedUp: if the host has no source port left, the client is refused immediately, and an Event and a
+// metric report it. It runs this program again in a network namespace with a small range of ports, because the loops'
+// threads do not follow a test into one.
 func TestSourcePortsUsedUp(t *testing.T) {
 	const inside = "WINKUBE_FEW_PORTS"
 	if os.Getenv(inside) == "" {
@@ -39,7 +40,7 @@ func TestSourcePortsUsedUp(t *testing.T) {
 		}
 		return
 	}
-	const ports, own = 20, 5 // own: connections of the host itself to the endpoint, of which the relay does not know
+	const ports, own = 20, 5 // own: connections of the host itself to the endpoint, which the relay does not know
 	lo, err := netlink.LinkByName("lo")
 	if err == nil {
 		err = netlink.LinkSetUp(lo)
@@ -64,16 +65,16 @@ func TestSourcePortsUsedUp(t *testing.T) {
 	}
 	failed := false
 	for i := 0; !failed; i++ {
-		client := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: 1024 + i}, Timeout: 5 * time.Second}
+		client := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.IPv4(127, 0, 0, 3), Port: 1024 + i}, Timeout: time.Minute}
 		c, err := client.Dial("tcp", front.String())
 		if err == nil {
 			defer c.Close()
-			_ = c.SetDeadline(time.Now().Add(5 * time.Second))
+			_ = c.SetDeadline(time.Now().Add(time.Minute))
 			_, err = io.ReadFull(c, make([]byte, 1))
-		} else if !errors.Is(err, syscall.ECONNRESET) { // the reset may come before connect has returned
+		} else if !errors.Is(err, syscall.ECONNRESET) { // the reset may arrive before connect returns
 			t.Fatal(err)
 		}
-		if failed = err != nil; failed && i < ports-1-own || !failed && i == ports-own || os.IsTimeout(err) { // the endpoint may have one of the ports
+		if failed = err != nil; failed && i < ports-1-own || !failed && i == ports-own || os.IsTimeout(err) { // the endpoint may use one of the ports
 			t.Fatalf("connection %d: %v", i, err)
 		}
 	}

@@ -42,7 +42,7 @@ func sendSYN(t *testing.T, front netip.AddrPort) unanswered {
 	return unanswered{front, fd}
 }
 
-// sentAgain returns when the kernel has sent the SYN again, since no answer came.
+// sentAgain waits until the kernel has retransmitted the SYN.
 func (u unanswered) sentAgain(t *testing.T) {
 	t.Helper()
 	relaytest.Eventually(t, "the SYN is sent again", func() bool {
@@ -59,7 +59,7 @@ func (u unanswered) sentAgain(t *testing.T) {
 func (u unanswered) connected(t *testing.T) *net.TCPConn {
 	t.Helper()
 	poll := []unix.PollFd{{Fd: int32(u.fd), Events: unix.POLLOUT}}
-	if n, err := unix.Poll(poll, 20000); n != 1 {
+	if n, err := uninterrupted(func() (int, error) { return unix.Poll(poll, 60_000) }); n != 1 {
 		t.Fatalf("no connection to %s: %v", u.front, err)
 	}
 	fd, err := unix.Dup(u.fd)
@@ -76,7 +76,7 @@ func (u unanswered) connected(t *testing.T) *net.TCPConn {
 	return conn.(*net.TCPConn)
 }
 
-// wire counts what this namespace has said: resets, SYN-ACKs (by the connections that began here) and unreachables.
+// wire counts what this namespace has sent: resets, SYN-ACKs (as accepted connections) and unreachables.
 func wire(t *testing.T) string {
 	t.Helper()
 	var out []string
@@ -107,8 +107,9 @@ func wire(t *testing.T) string {
 	return strings.Join(out, ", ")
 }
 
-// TestDropIsSilence: a front that drops says nothing, neither to a SYN nor to a packet, whatever its kind; with its first endpoint it serves in place, a
-// client whose SYN is sent again among others, and what was connected goes on when the endpoint leaves.
+// TestDropIsSilence: a front that drops sends nothing, neither for a SYN nor for a packet, whatever its kind. With its
+// first endpoint it serves in place, including a client that retransmits its SYN, and connections continue when the
+// endpoint is removed.
 func TestDropIsSilence(t *testing.T) {
 	testPlanes(t, func(t *testing.T, newPlane func(*relay.Shared) *plane) {
 		n := newNeighbours(t)
@@ -183,7 +184,7 @@ func TestDropIsSilence(t *testing.T) {
 	})
 }
 
-// meetUDP says what a packet meets.
+// meetUDP returns the result of sending a packet.
 func meetUDP(t *testing.T, front netip.AddrPort) string {
 	t.Helper()
 	c, err := net.Dial("udp", front.String())

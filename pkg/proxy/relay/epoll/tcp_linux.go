@@ -17,18 +17,19 @@ import (
 )
 
 const (
-	// acceptBatch is how many connections a loop takes at most before others may have some.
+	// acceptBatch is the maximum number of connections that a loop accepts before others get a turn.
 	acceptBatch = 16
-	// acceptRest is the pause after a socket could not be watched, listenRest that after it did not let a socket listen again.
+	// acceptRest is the pause after a socket could not be watched, listenRest after a socket could not listen again.
 	acceptRest = 20 * time.Millisecond
 	listenRest = time.Second
-	// probedFrom is the age from which a connection's endpoint is asked whether it is still there. Most do not live so long.
+	// probedFrom is the age of a connection from which its endpoint is probed with keep-alives. Most connections are
+	// shorter.
 	probedFrom = 10 * time.Second
-	// movesPerTurn keeps one busy connection from holding up the others.
+	// movesPerTurn keeps one busy connection from delaying the others.
 	movesPerTurn = 16
 )
 
-// maxBacklog is more than net.core.somaxconn, to which the kernel limits it.
+// maxBacklog exceeds net.core.somaxconn, to which the kernel limits it.
 const maxBacklog = 1<<16 - 1
 
 // listener listens on one address, in every loop.
@@ -36,8 +37,8 @@ type listener struct {
 	plane     *plane
 	addr      netip.AddrPort
 	fd        int
-	expect    func(fd int) *carrier // the front of that connection, which expects it from now on; nil: the front is gone
-	listened  func(fd int) error    // it listens, at first or again; nil: nothing hangs on that
+	expect    func(fd int) *carrier // returns the carrier of that connection's front after calling its expect; nil: the front is gone
+	listened  func(fd int) error    // called when the socket listens, at first or again; may be nil
 	acceptors []*acceptor           // by loop
 }
 
@@ -45,16 +46,16 @@ type listener struct {
 type acceptor struct {
 	*listener
 	loop  *loop
-	timer timer // runs while the acceptor rests
-	batch int   // to accept now
-	last  int   // turn of the loop that took some
-	// awaits a descriptor that is given back
+	timer timer // runs while the acceptor pauses
+	batch int   // number of connections to accept now
+	last  int   // the last turn of the loop in which it accepted some
+	// awaits is whether it waits for a free descriptor.
 	awaits bool
 }
 
 func (p *plane) listenTCP(addr netip.AddrPort, is traits, expect func(fd int) *carrier, listened func(fd int) error) (*listener, error) {
-	// Accepted sockets inherit these, so they need not be set on each.
-	fd, err := bound(unix.SOCK_STREAM, addr, is, func(fd int) error {
+	// Accepted sockets inherit these options.
+	fd, err := p.socket(unix.SOCK_STREAM, addr, is, func(fd int) error {
 		for _, o := range [][2]int{{unix.SOL_SOCKET, unix.SO_REUSEADDR}, {unix.IPPROTO_TCP, unix.TCP_NODELAY}} {
 			if err := unix.SetsockoptInt(fd, o[0], o[1], 1); err != nil {
 				return err
@@ -90,17 +91,19 @@ func (s *listener) Close() {
 	s.plane.shared.Ledger.Listens(-1)
 }
 
-// Silence implements relay.Silencer. What came in before is served, or held.
-func (s *listener) Silence(on bool) error { return silence(s.fd, on) }
+// Silence implements relay.Silencer. Connections that arrived before are served, or held.
+func (s *listener) Silence(towards relay.Silence) error {
+	return silence(s.fd, towards, s.plane.shared.Near.Ranges())
+}
 
-// expired begins to accept, at first and after a rest.
+// expired starts to accept, at first and after a pause.
 func (a *acceptor) expired() {
 	if err := a.loop.watch(a.fd, shared, a); err != nil {
 		a.rest(err, acceptRest)
 	}
 }
 
-// begin listens, also after that was ended from outside (ss -K), after which the socket is as if it had never listened.
+// begin listens, also after an administrator ended that (ss -K), which leaves the socket as if it had never listened.
 func (s *listener) begin() error {
 	err := unix.Listen(s.fd, maxBacklog)
 	if err == nil && s.listened != nil {
@@ -109,8 +112,8 @@ func (s *listener) begin() error {
 	return err
 }
 
-// ready takes connections: one, and more when there were some again in the loop's turn before. To ask for one that is not there costs the
-// kernel as much as one that is.
+// ready accepts one connection, and more if there were some in the loop's previous turn too. Trying to accept costs the
+// kernel as much without a connection as with one.
 func (a *acceptor) ready(uint32) {
 	if a.last+1 == a.loop.turn {
 		a.batch = min(2*a.batch, acceptBatch)
@@ -141,7 +144,7 @@ func (a *acceptor) ready(uint32) {
 	}
 }
 
-// take hands a connection to the loop that is to have it.
+// take passes a connection to its loop.
 func (a *acceptor) take(fd int, from netip.Addr) {
 	c := a.expect(fd)
 	if c == nil {
@@ -158,34 +161,34 @@ func (a *acceptor) take(fd int, from netip.Addr) {
 	}
 }
 
-// state is where a connection is in its life.
+// state is the state of a connection.
 type state uint8
 
 const (
-	holding    state = iota // for an endpoint, which a front that drops may get
+	holding    state = iota // waiting for an endpoint, which a front that drops may get
 	connecting              // to an endpoint
 	relaying
 	over
 )
 
-// conn joins a client and an endpoint.
+// conn connects a client and an endpoint.
 type conn struct {
 	loop           *loop
 	carrier        *carrier
 	entry          entry
 	member         limits.Member
-	timer          timer // of holding, of connecting, then until it is probedFrom old
+	timer          timer // limits holding and connecting; then runs until the connection is probedFrom old
 	from           netip.Addr
 	endpoint       netip.AddrPort
 	search         choose.Search
 	client, server end
-	last           atomic.Uint32 // second in which something moved
+	last           atomic.Uint32 // second of the last activity
 	state          state
 	held           bool // counted in carrier.held
 	queued         bool // in loop.busy
 }
 
-// serve carries one connection from here to its end.
+// serve handles one connection from here to its end.
 func (c *carrier) serve(l *loop, fd int, from netip.Addr) {
 	n := &conn{loop: l, carrier: c, from: from}
 	n.client, n.server = end{conn: n, fd: int32(fd)}, end{conn: n, fd: -1}
@@ -200,7 +203,7 @@ func (c *carrier) serve(l *loop, fd int, from netip.Addr) {
 	n.dial(nil)
 }
 
-// dial goes to the next endpoint. last is why the one before it did not do.
+// dial connects to the next endpoint. last is the error of the previous one.
 func (n *conn) dial(last error) {
 	for {
 		step := n.search.Next(n.carrier.Chooser, n.from)
@@ -213,7 +216,7 @@ func (n *conn) dial(last error) {
 		switch last = n.connect(step.Endpoint, step.Patience); last {
 		case nil:
 			return
-		case relay.ErrNoFiles: // no endpoint's fault
+		case relay.ErrNoFiles: // not the endpoint's fault
 			n.abort()
 			return
 		case relay.ErrNoRoom:
@@ -222,7 +225,7 @@ func (n *conn) dial(last error) {
 			n.search.Failed(n.carrier.Chooser, step.Endpoint)
 		}
 	}
-	if last != relay.ErrNoRoom { // those are counted by limit
+	if last != relay.ErrNoRoom { // limits count those themselves
 		n.carrier.Metrics.Refused.Inc()
 	}
 	klog.V(2).InfoS("Connection refused: no endpoint answers", "client", n.from, "front", n.carrier.Chooser.Route().Front, "err", cmp.Or(last, relay.ErrNoEndpoint))
@@ -234,7 +237,7 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 		return relay.ErrOwnFront
 	}
 	ledger := n.loop.ledger
-	if !n.carrier.KeepsClient() { // the client's address has its own source ports
+	if !n.carrier.KeepsClient(target) { // with the client's address, the source ports are separate
 		gone, ok := n.carrier.Connect(n.from, &n.member, target)
 		n.loop.evict(gone)
 		if !ok {
@@ -265,7 +268,7 @@ func (n *conn) connect(target netip.AddrPort, patience time.Duration) error {
 	return nil
 }
 
-// hold waits for a front that drops to get an endpoint; false: too many wait.
+// hold waits until a front that drops gets an endpoint; false: too many connections wait.
 func (n *conn) hold() bool {
 	if n.carrier.held.Load() >= choose.MaxHeld {
 		return false
@@ -290,18 +293,18 @@ func (n *conn) changed() {
 		n.timer.stop()
 		n.release()
 		n.dial(nil)
-	case !n.carrier.Chooser.Leads(n.endpoint):
-		// Alive it may go on (the pod may only be unready, or drain), dead it ends within seconds.
+	case !n.carrier.Chooser.Leads(n.from, n.endpoint):
+		// An endpoint that lives may continue (the pod may only be unready, or drain); a dead one ends within seconds.
 		if err := probe(int(n.server.fd)); err != nil {
 			klog.V(2).InfoS("Cannot watch a connection to a removed endpoint", "endpoint", n.endpoint, "err", err)
 		}
 		if n.state == relaying {
-			n.timer.stop() // it would set the usual pace
+			n.timer.stop() // it would restore the usual interval
 		}
 	}
 }
 
-// expired ends the patience of the state.
+// expired handles the timeout of the current state.
 func (n *conn) expired() {
 	switch n.state {
 	case holding:
@@ -323,7 +326,7 @@ func (n *conn) retry(errno unix.Errno) {
 	n.dial(fmt.Errorf("cannot connect to endpoint %s: %w", n.endpoint, errno))
 }
 
-// connected looks how connecting went.
+// connected checks the result of connecting.
 func (n *conn) connected(events uint32) {
 	if events&(unix.EPOLLERR|unix.EPOLLHUP) != 0 {
 		value, err := unix.GetsockoptInt(int(n.server.fd), unix.SOL_SOCKET, unix.SO_ERROR)
@@ -343,14 +346,14 @@ func (n *conn) connected(events uint32) {
 	n.state = relaying
 	n.search.Done()
 	n.carrier.Established(&n.member)
-	if open := n.carrier.Open(); open&0xff == 0 { // often enough, and hardly ever
+	if open := n.carrier.Open(); open&0xff == 0 { // frequent enough, and rare enough to cost nothing
 		n.carrier.Crowded(open, n.carrier.plane.ports)
 	}
 	n.loop.begin(&n.timer, probedFrom)
 	n.server.ready(events)
 }
 
-// turn moves what can be moved, both ways.
+// turn moves the available data, both ways.
 func (n *conn) turn() {
 	if n.state != relaying {
 		return
@@ -363,7 +366,7 @@ func (n *conn) turn() {
 	}
 	switch {
 	case err != 0:
-		n.abort() // one side has failed: the other is to know it
+		n.abort() // one side has failed: report it to the other
 	case n.client.told && n.server.told:
 		n.end()
 	case more && !n.queued:
@@ -372,7 +375,7 @@ func (n *conn) turn() {
 	}
 }
 
-// move carries what is there from one end to the other. more: it stopped only to give others their turn.
+// move copies the available data from one end to the other. more: it stopped only to give others their turn.
 func (n *conn) move(from, to *end) (more bool, errno unix.Errno) {
 	for range movesPerTurn {
 		if errno := to.flush(); errno != 0 {
@@ -380,7 +383,7 @@ func (n *conn) move(from, to *end) (more bool, errno unix.Errno) {
 		}
 		switch {
 		case to.blocked && from.failed:
-			return false, unix.ECONNRESET // it would be noticed only after the other end has taken what it does not take
+			return false, unix.ECONNRESET // otherwise it would be noticed only after the blocked end accepts data again
 		case to.blocked:
 			return false, 0
 		case from.ended && to.ended && from.told:
@@ -426,7 +429,7 @@ func (n *conn) end() {
 	n.carrier.leave(n.loop, &n.entry)
 }
 
-// probe has the kernel find out within seconds whether the other end of a connection is still there.
+// probe makes the kernel find out within seconds whether the peer of a connection is still alive.
 func probe(fd int) error {
 	for _, o := range [][3]int{{unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1}, {unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(relay.ProbeRemoved.Idle.Seconds())},
 		{unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(relay.ProbeRemoved.Interval.Seconds())}, {unix.IPPROTO_TCP, unix.TCP_KEEPCNT, relay.ProbeRemoved.Count},

@@ -14,21 +14,21 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// batchSize is how many packets one call moves at most.
+// batchSize is the maximum number of packets in one call.
 const batchSize = 32
 
-// udpSocket is one address of a UDP front, in the one loop to which it belongs. Each client has a session: its own socket towards one
-// endpoint, so that answers find their way back, and leave from this very address, which is what the client expects.
+// udpSocket is one address of a UDP front, in the one loop to which it belongs. Each client has a session: a separate
+// socket to one endpoint, so that replies find their way back and leave from the address that the client expects.
 type udpSocket struct {
 	carrier  *carrier
 	loop     *loop
 	fd       int
-	refuses  bool // its address is not local, so that the kernel refuses nothing there
+	refuses  bool // its address is not local, so the kernel refuses nothing there
 	sessions map[netip.AddrPort]*session
 }
 
-func (c *carrier) listenUDP(at relay.Place, silent bool) (relay.Socket, error) {
-	fd, err := bound(unix.SOCK_DGRAM, at.Addr, traits{transparent: at.Port, silent: silent}, func(int) error { return nil })
+func (c *carrier) listenUDP(at relay.Place, silent relay.Silence) (relay.Socket, error) {
+	fd, err := c.plane.socket(unix.SOCK_DGRAM, at.Addr, traits{transparent: at.Port, silent: silent}, func(int) error { return nil })
 	if err != nil {
 		return nil, err
 	}
@@ -46,9 +46,11 @@ func (c *carrier) listenUDP(at relay.Place, silent bool) (relay.Socket, error) {
 }
 
 // Silence implements relay.Silencer.
-func (s *udpSocket) Silence(on bool) error { return silence(s.fd, on) }
+func (s *udpSocket) Silence(towards relay.Silence) error {
+	return silence(s.fd, towards, s.carrier.Near.Ranges())
+}
 
-// Close ends the sessions too: their answers would have no way back.
+// Close also ends the sessions, whose replies could no longer be sent.
 func (s *udpSocket) Close() {
 	closed := make(chan struct{})
 	s.loop.post(func() {
@@ -63,20 +65,20 @@ func (s *udpSocket) Close() {
 	s.loop.ledger.Listens(-1)
 }
 
-// ready passes on what clients have sent.
+// ready forwards packets from clients.
 func (s *udpSocket) ready(uint32) {
 	in := s.loop.packets.received()
 	n, errno := in.receive(s.fd)
 	if errno != 0 {
-		return // an error that a former answer met, such as a client that is gone
+		return // an error caused by an earlier reply, for example to a client that is gone
 	}
 	for i := range n {
 		s.pass(addrOf(&in.names[i]), &in.names[i], in.buffers[i][:in.headers[i].n])
 	}
 }
 
-// pass sends one packet to the client's endpoint. An endpoint that refused the packet before this one is given up, and this packet goes
-// to another.
+// pass sends one packet to the client's endpoint. If an endpoint refused the previous packet, the session ends and this
+// packet goes to another one.
 func (s *udpSocket) pass(client netip.AddrPort, name *unix.RawSockaddrAny, data []byte) {
 	for range choose.MaxDials {
 		one := s.sessions[client]
@@ -92,13 +94,13 @@ func (s *udpSocket) pass(client netip.AddrPort, name *unix.RawSockaddrAny, data 
 		}
 		one.renew()
 		if _, errno := send(int(one.fd), data); errno != unix.ECONNREFUSED {
-			return // as lossy as the network
+			return // no more reliable than the network
 		}
 		one.refuse()
 	}
 }
 
-// begin makes a session for a client; nil: the packet is to be dropped.
+// begin creates a session for a client; nil: drop the packet.
 func (s *udpSocket) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *session {
 	one := &session{socket: s, client: client, fd: -1}
 	one.entry.guest, one.timer.owner, one.member.Occupant = one, one, one
@@ -106,7 +108,7 @@ func (s *udpSocket) begin(client netip.AddrPort, name *unix.RawSockaddrAny) *ses
 	s.carrier.enter(s.loop, &one.entry)
 	if err := one.open(name); err != nil {
 		s.carrier.leave(s.loop, &one.entry)
-		if s.refuses && len(s.carrier.Chooser.Route().Backends) == 0 {
+		if route := s.carrier.Chooser.Route(); s.refuses && len(route.Backends) == 0 && !route.Drop {
 			s.loop.unreachable(s.fd, client)
 		}
 		klog.V(2).InfoS("Packet dropped", "client", client, "front", s.carrier.Chooser.Route().Front, "err", err)
@@ -128,10 +130,10 @@ type session struct {
 	endpoint netip.AddrPort
 	name     unix.RawSockaddrInet6 // of the client
 	fd       int32
-	packets  uint8 // from the client, up to relay.LongSession
+	packets  uint8 // from the client, counted up to relay.LongSession
 }
 
-// open chooses the endpoint.
+// open chooses the endpoint and opens the socket.
 func (o *session) open(name *unix.RawSockaddrAny) error {
 	c, from := o.socket.carrier, o.client.Addr().Unmap()
 	target, err := c.Session(from)
@@ -166,7 +168,7 @@ func (o *session) open(name *unix.RawSockaddrAny) error {
 	return nil
 }
 
-// renew puts the end off.
+// renew restarts the idle timer.
 func (o *session) renew() {
 	o.socket.loop.begin(&o.timer, o.socket.carrier.Idle(int(o.packets)))
 	if until := limits.SecondsAt(o.timer.at); o.until.Load() != until {
@@ -174,7 +176,7 @@ func (o *session) renew() {
 	}
 }
 
-// ready passes back what the endpoint has sent.
+// ready forwards replies from the endpoint.
 func (o *session) ready(uint32) {
 	switch errno := o.socket.loop.packets.answer(o); errno {
 	case 0:
@@ -188,16 +190,16 @@ func (o *session) ready(uint32) {
 	}
 }
 
-// changed implements guest. The client's next packet goes to an endpoint that is there.
+// changed implements guest. If its endpoint is gone, the client's next packet starts a session with another.
 func (o *session) changed() {
-	if !o.socket.carrier.Chooser.Leads(o.endpoint) {
+	if !o.socket.carrier.Chooser.Leads(o.client.Addr().Unmap(), o.endpoint) {
 		o.abort()
 	}
 }
 
 func (o *session) expired() { o.abort() }
 
-// refuse gives the endpoint up because its host says that nothing listens.
+// refuse ends the session because the endpoint's host reports that nothing listens.
 func (o *session) refuse() {
 	o.socket.carrier.Chooser.Failed(o.endpoint)
 	o.abort()
@@ -216,11 +218,11 @@ func (o *session) abort() {
 	o.socket.carrier.leave(o.socket.loop, &o.entry)
 }
 
-// packets are a loop's packets on their way: one batch of what clients sent, and one of answers that wait to be sent together.
+// packets holds a loop's packets: one batch of received ones, and one of replies that wait to be sent together.
 type packets struct {
 	in, out *batch
-	socket  int // from which out is to be sent
-	waiting int // in out
+	socket  int // socket from which to send out
+	waiting int // number of packets in out
 }
 
 // message is struct mmsghdr.
@@ -229,7 +231,8 @@ type message struct {
 	n      uint32
 }
 
-// batch is what recvmmsg and sendmmsg take. Its buffers are most of it, and cost memory only as far as packets have filled them.
+// batch holds the arguments of recvmmsg and sendmmsg. Most of it is buffers, which cost memory only where packets have
+// filled them.
 type batch struct {
 	headers [batchSize]message
 	vectors [batchSize]unix.Iovec
@@ -255,7 +258,7 @@ func (p *packets) received() *batch {
 	return p.in
 }
 
-// receive fills the batch with what is there.
+// receive fills the batch with the available packets.
 func (b *batch) receive(fd int) (int, unix.Errno) {
 	for i := range batchSize {
 		b.vectors[i].SetLen(bufferSize)
@@ -265,7 +268,7 @@ func (b *batch) receive(fd int) (int, unix.Errno) {
 	return int(n), errno
 }
 
-// answer reads one packet for a session's client and has it sent with others.
+// answer reads one packet for a session's client and adds it to the replies.
 func (p *packets) answer(o *session) unix.Errno {
 	if p.out == nil {
 		p.out = newBatch()
@@ -289,7 +292,7 @@ func (p *packets) answer(o *session) unix.Errno {
 	return 0
 }
 
-// flush sends the answers. What the kernel does not take is lost, as on any way.
+// flush sends the replies. What the kernel does not accept is lost, as it could be in any network.
 func (p *packets) flush() {
 	for from := 0; from < p.waiting; {
 		n, _, errno := unix.RawSyscall6(unix.SYS_SENDMMSG, uintptr(p.socket), uintptr(unsafe.Pointer(&p.out.headers[from])), uintptr(p.waiting-from),

@@ -21,7 +21,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 )
 
-// In puts the test's goroutine into a new network namespace with an interface eth9 that has 192.0.2.1 and fd01::1.
+// In moves the test's goroutine into a new network namespace with an interface eth9 that has 192.0.2.1 and fd01::1.
 func In(t *testing.T) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -71,13 +71,13 @@ func AddForeign(t *testing.T, name, text string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	addr.Flags = unix.IFA_F_NODAD // do not wait for others to object
+	addr.Flags = unix.IFA_F_NODAD // no duplicate address detection
 	if err := netlink.AddrAdd(link, addr); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// Held lists the addresses of an interface but link-local ones; "none" when it is not there.
+// Held lists the addresses of an interface without link-local ones; "none" if the interface does not exist.
 func Held(t *testing.T, name string) string {
 	t.Helper()
 	link, err := netlink.LinkByName(name)
@@ -120,7 +120,7 @@ func up(t *testing.T, name, addr4, addr6 string) {
 	AddForeign(t, name, addr6+"/64")
 }
 
-// callers listens by TCP and UDP, answers whatever comes, and tells from where.
+// callers listens on TCP and UDP, answers everything, and reports the source addresses.
 func callers(t *testing.T, listen ...string) <-chan netip.Addr {
 	t.Helper()
 	seen := make(chan netip.Addr, 8)
@@ -159,8 +159,8 @@ func callers(t *testing.T, listen ...string) <-chan netip.Addr {
 	return seen
 }
 
-// PodBehind gives the test's namespace a neighbour behind pod0 with 10.9.0.2 and fd09::2, which listens at port 7 of both and, for each, tells the
-// address that it was spoken to from. The client, 198.51.100.9 and fd51::9, is behind eth9.
+// PodBehind adds a neighbour behind pod0 with 10.9.0.2 and fd09::2 to the test's namespace. It listens at port 7 of
+// both, and PodBehind reports the source address of each request. The client, 198.51.100.9 and fd51::9, is behind eth9.
 func PodBehind(t *testing.T) <-chan netip.Addr {
 	t.Helper()
 	here, err := netns.Get()
@@ -201,7 +201,7 @@ func PodBehind(t *testing.T) <-chan netip.Addr {
 	return callers(t, "10.9.0.2:7", "[fd09::2]:7")
 }
 
-// AnswerTraces are the rules and routes that lead answers to clients here.
+// AnswerTraces returns the rules and routes that lead replies to clients here.
 func AnswerTraces(t *testing.T) string {
 	t.Helper()
 	rules, err := netlink.RuleListFiltered(netlink.FAMILY_ALL, &netlink.Rule{Table: 119}, netlink.RT_FILTER_TABLE)
@@ -255,10 +255,10 @@ func Wildcards(t *testing.T) {
 	}
 }
 
-// Answers asks who is at an address: "refused", or what it says.
+// Answers returns the response at an address, or "refused".
 func Answers(t *testing.T, network string, addr netip.AddrPort) string {
 	t.Helper()
-	c, err := net.DialTimeout(network, addr.String(), 2*time.Second)
+	c, err := net.DialTimeout(network, addr.String(), time.Minute)
 	if err != nil {
 		if errors.Is(err, syscall.ECONNREFUSED) {
 			return "refused"
@@ -266,7 +266,7 @@ func Answers(t *testing.T, network string, addr netip.AddrPort) string {
 		return err.Error()
 	}
 	defer c.Close()
-	_ = c.SetDeadline(time.Now().Add(2 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err = c.Write([]byte("who")); err == nil && network == "tcp" {
 		_ = c.(*net.TCPConn).CloseWrite()
 	}
@@ -281,13 +281,14 @@ func Answers(t *testing.T, network string, addr netip.AddrPort) string {
 	return string(buffer[:n])
 }
 
-// AnswersAt asks at port 7 of an address, by TCP and UDP.
+// AnswersAt returns the responses at port 7 of an address, over TCP and UDP.
 func AnswersAt(t *testing.T, addr string) string {
 	at := netip.AddrPortFrom(netip.MustParseAddr(addr), 7)
 	return Answers(t, "tcp", at) + ", " + Answers(t, "udp", at)
 }
 
-// PortTraces are the rules and routes that hold single ports: those of protocol 119, from priority 120 on and in separate tables.
+// PortTraces returns the rules and routes for single ports: those of protocol 119, from priority 120 on and in separate
+// tables.
 func PortTraces(t *testing.T) string {
 	t.Helper()
 	var out []string
@@ -329,7 +330,7 @@ func PortTraces(t *testing.T) string {
 	return strings.Join(out, ", ")
 }
 
-// Drain takes the hints of what has been done so far.
+// Drain discards the hints about earlier changes.
 func Drain(t *testing.T, hints <-chan struct{}) {
 	t.Helper()
 	for quiet := false; !quiet; {
@@ -341,7 +342,7 @@ func Drain(t *testing.T, hints <-chan struct{}) {
 	}
 }
 
-// IPNet is a prefix as netlink takes it.
+// IPNet converts a prefix for netlink.
 func IPNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// Addresses is a host's addresses for the relay. It refuses what the real one would, and remembers who added what. It is safe for
-// concurrent use.
+// Addresses simulates a host's addresses for the relay. It refuses what a real host would refuse, and remembers who
+// added each address. It is safe for concurrent use.
 type Addresses struct {
 	mu     sync.Mutex
 	host   []netip.Addr
@@ -25,7 +25,7 @@ type Addresses struct {
 	inject bool
 }
 
-// NewAddresses returns the Addresses of a host that has addrs.
+// NewAddresses returns the Addresses of a host with addrs.
 func NewAddresses(addrs ...netip.Addr) *Addresses {
 	return &Addresses{host: addrs, ours: map[netip.Addr]bool{}, broken: map[netip.Addr]error{}, hints: make(chan struct{}, 1)}
 }
@@ -53,7 +53,7 @@ func (a *Addresses) fails() error {
 	return nil
 }
 
-// SetHost changes the host's own addresses, and hints.
+// SetHost changes the host's own addresses, and sends a hint.
 func (a *Addresses) SetHost(addrs ...netip.Addr) {
 	a.mu.Lock()
 	a.host = addrs
@@ -61,12 +61,12 @@ func (a *Addresses) SetHost(addrs ...netip.Addr) {
 	a.hints <- struct{}{}
 }
 
-// Set brings our addresses to want. want must be sorted, without repetition, loopback addresses and those of the host.
+// Set sets our addresses to want, which must be sorted, without duplicates, loopback addresses and those of the host.
 func (a *Addresses) Set(_ context.Context, local relay.Local) (answers bool, err error) {
-	return false, a.set(local.Addresses)
+	return false, a.set(local.Addresses, local.Added)
 }
 
-func (a *Addresses) set(want []netip.Addr) error {
+func (a *Addresses) set(want []netip.Addr, added func(netip.Addr)) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for i, addr := range want {
@@ -87,6 +87,9 @@ func (a *Addresses) set(want []netip.Addr) error {
 		next[addr] = true
 		if !a.ours[addr] {
 			a.writes++
+			if added != nil {
+				added(addr)
+			}
 		}
 	}
 	for addr := range a.ours {
@@ -105,17 +108,17 @@ func (a *Addresses) Host() ([]netip.Addr, error) {
 	return slices.Clone(a.host), a.fails()
 }
 
-// Changes hints after SetHost.
+// Changes returns the hints of SetHost.
 func (a *Addresses) Changes(context.Context) (<-chan struct{}, error) { return a.hints, nil }
 
-// Writes counts the changes made so far.
+// Writes returns the number of changes so far.
 func (a *Addresses) Writes() int {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	return a.writes
 }
 
-// String prints our addresses, sorted, one a line.
+// String prints our addresses, sorted, one per line.
 func (a *Addresses) String() string {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -127,20 +130,23 @@ func (a *Addresses) String() string {
 	return strings.Join(lines, "\n")
 }
 
-// HoldsPorts implements relay.Addresses: this host holds whole addresses only.
+// HoldsPorts implements relay.Addresses: this host supports only whole addresses.
 func (*Addresses) HoldsPorts(netip.Addr) bool { return false }
 
 // LeadsAnswers implements relay.Addresses.
 func (*Addresses) LeadsAnswers() bool { return false }
 
-// Whole is the same host for a back end that knows whole addresses only.
+// Whole returns the same host for a back end that knows only whole addresses.
 func (a *Addresses) Whole() Whole { return Whole{a} }
 
 // Whole implements portproxy.Addresses.
 type Whole struct{ of *Addresses }
 
-// Set makes the host hold want.
-func (w Whole) Set(_ context.Context, want []netip.Addr) error { return w.of.set(want) }
+// Set sets our addresses to want.
+func (w Whole) Set(_ context.Context, want []netip.Addr) (added []netip.Addr, err error) {
+	err = w.of.set(want, func(addr netip.Addr) { added = append(added, addr) })
+	return added, err
+}
 
 // Host lists the addresses that are not ours.
 func (w Whole) Host() ([]netip.Addr, error) { return w.of.Host() }

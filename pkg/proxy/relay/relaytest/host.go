@@ -1,4 +1,5 @@
-// Package relaytest is what the tests of the relay's Planes share: one suite that each of them passes, and a host to run it on.
+// Package relaytest has what the tests of the relay's Planes share: one suite that each of them passes, and a host to
+// run it on.
 //
 //	Subject (a Plane) --> Host: Relay on loopback addresses, endpoints that say who they are --> the suite of all back ends, and the relay's own
 package relaytest
@@ -26,17 +27,17 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// Subject is a Plane under test, and what is particular to it.
+// Subject is a Plane under test with its particular behaviour.
 type Subject struct {
 	New relay.NewPlane
-	// Refuses: UDP clients hear that an endpoint is not there. Otherwise they hear nothing.
+	// Refuses: UDP clients learn that an endpoint does not exist. Otherwise they get no response.
 	Refuses bool
-	// DialDropped begins a connection to a front that drops and returns when that has been left without an answer. What it returns waits for the
-	// connection. nil: such a front accepts, and holds what it has accepted.
+	// DialDropped starts a connection to a front that drops, and returns when that has not been answered. The returned
+	// function waits for the connection. nil: such a front accepts connections and holds them.
 	DialDropped func(t *testing.T, front netip.AddrPort) func() *net.TCPConn
-	// Leads: TCP fronts need no sockets, so that no other program's is in their way.
+	// Leads: TCP fronts need no sockets, so no other program's socket conflicts with them.
 	Leads func() bool
-	// Traces lists what of a Plane is left on the host.
+	// Traces lists what a Plane has left on the host.
 	Traces func(relay.Plane) []string
 }
 
@@ -45,7 +46,7 @@ func Portable() Subject {
 	return Subject{New: relay.Goroutines, Leads: func() bool { return false }, Traces: func(relay.Plane) []string { return nil }}
 }
 
-// unreachable is what a client meets at a UDP front whose endpoint is not there.
+// unreachable is a client's result at a UDP front whose endpoint does not exist.
 func (s *Subject) unreachable() string {
 	if s.Refuses {
 		return "refused"
@@ -53,7 +54,7 @@ func (s *Subject) unreachable() string {
 	return "silence"
 }
 
-// dropped is what a client meets at a TCP front that drops.
+// dropped is a client's result at a TCP front that drops.
 func (s *Subject) dropped() string {
 	if s.DialDropped != nil {
 		return "no answer"
@@ -70,11 +71,12 @@ func (s *Subject) dialDropped(t *testing.T, front netip.AddrPort) func() *net.TC
 	return func() *net.TCPConn { return conn }
 }
 
-// Host is this machine's loopback: every address of 127.0.0.0/8 is local, so services have addresses there without adding any.
+// Host is this machine's loopback: every address of 127.0.0.0/8 is local, so Services have addresses there without
+// adding any.
 type Host struct {
 	Relay     *relay.Relay
 	Addresses *Addresses
-	Endpoints map[v1.Protocol][]netip.AddrPort // four of each protocol
+	Endpoints map[v1.Protocol][]netip.AddrPort // four per protocol
 	Port      uint16                           // of fronts
 
 	subject   Subject
@@ -89,7 +91,8 @@ var (
 	nextNetMu sync.Mutex
 )
 
-// NewHost starts a Relay on the Subject's Plane, and four endpoints of each protocol that say who they are; the test's end closes all of it.
+// NewHost starts a Relay on the Subject's Plane, and four endpoints per protocol that report their identity; all of it
+// is closed when the test ends.
 func NewHost(t *testing.T, subject Subject, change ...func(*relay.Config)) *Host {
 	t.Helper()
 	nextNetMu.Lock()
@@ -122,7 +125,7 @@ func (h *Host) start(t *testing.T, cfg relay.Config) {
 	h.registry.MustRegister(h.Relay.Collectors()...)
 }
 
-// Restart replaces the Relay by a new one on the same host.
+// Restart replaces the Relay with a new one on the same host.
 func (h *Host) Restart(t *testing.T, change ...func(*relay.Config)) {
 	t.Helper()
 	h.Relay.Close()
@@ -133,16 +136,16 @@ func (h *Host) Restart(t *testing.T, change ...func(*relay.Config)) {
 	h.start(t, cfg)
 }
 
-// Plane is the Relay's, as Subject.New made it.
+// Plane returns the Relay's Plane, as Subject.New created it.
 func (h *Host) Plane() relay.Plane { return h.plane.Plane }
 
-// Metric is what a metric says, of the label "of" if that is not "".
+// Metric returns the value of a metric, with the label "of" if that is not "".
 func (h *Host) Metric(t testing.TB, name, of string) int {
 	t.Helper()
 	return MetricOf(t, h.registry, name, of)
 }
 
-// MetricOf is what a metric of a registry says, of the label "of" if that is not "".
+// MetricOf returns the value of a metric of a registry, with the label "of" if that is not "".
 func MetricOf(t testing.TB, registry *prometheus.Registry, name, of string) int {
 	t.Helper()
 	families, err := registry.Gather()
@@ -160,22 +163,22 @@ func MetricOf(t testing.TB, registry *prometheus.Registry, name, of string) int 
 	return 0
 }
 
-// Use is what metrics say of a limit.
+// Use is a limit with its use, from the metrics.
 type Use struct{ Used, Limit int }
 
-// Use is what metrics say of a limit.
+// Use returns a limit with its use, from the metrics.
 func (h *Host) Use(t testing.TB, of string) Use {
 	t.Helper()
 	return Use{h.Metric(t, "kubeproxy_relay_limit_used", of), h.Metric(t, "kubeproxy_relay_limit", of)}
 }
 
-// Open is how many connections and sessions are open.
+// Open returns the number of open connections and sessions.
 func (h *Host) Open(t testing.TB) int { return h.Metric(t, "kubeproxy_relay_open", "") }
 
 // counted counts the sockets that a Plane opens.
 type counted struct {
 	relay.Plane
-	sockets []relay.Socket // all of them
+	sockets []relay.Socket // including closed ones
 }
 
 func (c *counted) Carry(f *relay.Front) relay.Carrier { return countedCarrier{c.Plane.Carry(f), c} }
@@ -185,7 +188,7 @@ type countedCarrier struct {
 	plane *counted
 }
 
-func (c countedCarrier) Listen(at relay.Place, silent bool) (relay.Socket, error) {
+func (c countedCarrier) Listen(at relay.Place, silent relay.Silence) (relay.Socket, error) {
 	s, err := c.Carrier.Listen(at, silent)
 	if err == nil {
 		c.plane.sockets = append(c.plane.sockets, s)
@@ -193,10 +196,10 @@ func (c countedCarrier) Listen(at relay.Place, silent bool) (relay.Socket, error
 	return s, err
 }
 
-// Sockets are those that the Plane has opened so far.
+// Sockets returns all sockets that the Plane has opened so far.
 func (h *Host) Sockets() []relay.Socket { return h.plane.sockets }
 
-// Addr is an address of the host's network: 200 and 201 are the host's, the others are free.
+// Addr returns an address of the host's network: 200 and 201 are the host's, the others are free.
 func (h *Host) Addr(last byte) netip.Addr {
 	return netip.AddrFrom4([4]byte{127, h.net[0], h.net[1], last})
 }
@@ -209,7 +212,8 @@ func (h *Host) Endpoint(n int, protocol v1.Protocol) netip.AddrPort {
 	return h.Endpoints[protocol][n]
 }
 
-// Inject implements proxytest.Injector: calls of Addresses fail, and others listen at one front in ten where they can.
+// Inject implements proxytest.Injector: calls of Addresses fail, and other sockets listen at one front in ten if they
+// can.
 func (h *Host) Inject(on bool) {
 	h.Addresses.Inject(on)
 	for _, one := range h.intruders {
@@ -292,7 +296,7 @@ func Listen(protocol v1.Protocol, addr netip.AddrPort) (io.Closer, error) {
 	return net.ListenTCP("tcp", net.TCPAddrFromAddrPort(addr))
 }
 
-// Ask connects to a front and reads who answers.
+// Ask connects to a front and returns the endpoint that answers.
 func Ask(protocol v1.Protocol, front netip.AddrPort) (netip.AddrPort, error) {
 	conn, err := Knock(protocol, front)
 	if err != nil {
@@ -300,7 +304,7 @@ func Ask(protocol v1.Protocol, front netip.AddrPort) (netip.AddrPort, error) {
 	}
 	defer conn.Close()
 	if tcp, ok := conn.(*net.TCPConn); ok {
-		_ = tcp.SetLinger(0) // ends with a reset: thousands of connections in TIME_WAIT would leave this host no port to listen at
+		_ = tcp.SetLinger(0) // ends with a reset: thousands of connections in TIME_WAIT would leave this host no port to listen on
 	}
 	return Question(conn)
 }
@@ -310,12 +314,16 @@ func Knock(protocol v1.Protocol, front netip.AddrPort) (net.Conn, error) {
 	if protocol == v1.ProtocolUDP {
 		return net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(front))
 	}
-	return net.DialTimeout("tcp", front.String(), 5*time.Second)
+	return net.DialTimeout("tcp", front.String(), time.Minute)
 }
 
 // Question asks the endpoint behind conn for its address.
 func Question(conn net.Conn) (netip.AddrPort, error) {
-	_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+	patience := time.Minute
+	if conn.RemoteAddr().Network() == "udp" { // a packet may meet the end of its session, and then no answer comes
+		patience = 5 * time.Second
+	}
+	_ = conn.SetDeadline(time.Now().Add(patience))
 	if _, err := conn.Write([]byte("who\n")); err != nil {
 		return netip.AddrPort{}, err
 	}
@@ -326,12 +334,13 @@ func Question(conn net.Conn) (netip.AddrPort, error) {
 	return netip.ParseAddrPort(line[:len(line)-1])
 }
 
-// IsReset knows both systems' number for it, which mean nothing on the other.
+// IsReset recognizes the error codes of both systems. Neither code occurs on the other system.
 func IsReset(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.Errno(10054))
 }
 
-// IsRefused knows both systems' number for it, which mean nothing on the other; of a UDP socket Windows says that it was reset.
+// IsRefused recognizes the error codes of both systems. Neither code occurs on the other system. For a UDP socket, Windows
+// reports a reset.
 func IsRefused(err error) bool {
 	return errors.Is(err, syscall.ECONNREFUSED) || errors.Is(err, syscall.Errno(10061)) || errors.Is(err, syscall.Errno(10054))
 }
@@ -379,7 +388,7 @@ func TCPServer(t testing.TB, handle func(*net.TCPConn)) netip.AddrPort {
 	return listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// WhoAndEcho says who serves, then sends back what comes until its end.
+// WhoAndEcho sends the server's identity, then echoes until the client ends.
 func WhoAndEcho(conn *net.TCPConn) {
 	if _, err := fmt.Fprintf(conn, "%s\n", conn.LocalAddr()); err == nil {
 		_, _ = io.Copy(conn, conn)
@@ -387,7 +396,7 @@ func WhoAndEcho(conn *net.TCPConn) {
 	}
 }
 
-// UDPServer answers each packet with who it is.
+// UDPServer answers each packet with its identity.
 func UDPServer(t testing.TB) netip.AddrPort {
 	t.Helper()
 	conn, err := net.ListenUDP("udp4", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})

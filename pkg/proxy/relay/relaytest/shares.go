@@ -19,14 +19,14 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/limits"
 )
 
-// VisitFrom opens a connection from an address of this host, and reads who serves it.
+// VisitFrom opens a connection from an address of this host, and reads the server's identity.
 func VisitFrom(from netip.Addr, port int, front netip.AddrPort) (net.Conn, error) {
-	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice(), Port: port}, Timeout: 5 * time.Second}
+	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: from.AsSlice(), Port: port}, Timeout: time.Minute}
 	c, err := dialer.Dial("tcp", front.String())
 	if err != nil {
 		return nil, err
 	}
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
+	_ = c.SetDeadline(time.Now().Add(time.Minute))
 	if _, err := bufio.NewReader(c).ReadString('\n'); err != nil {
 		_ = c.Close()
 		return nil, err
@@ -34,7 +34,7 @@ func VisitFrom(from netip.Addr, port int, front netip.AddrPort) (net.Conn, error
 	return c, nil
 }
 
-// Fill opens connections until one is refused, and returns those that are open.
+// Fill opens connections until one is refused, and returns the open ones.
 func Fill(t *testing.T, from netip.Addr, front netip.AddrPort, atMost int) (open []net.Conn) {
 	t.Helper()
 	for range atMost {
@@ -43,7 +43,7 @@ func Fill(t *testing.T, from netip.Addr, front netip.AddrPort, atMost int) (open
 		case err == nil:
 			t.Cleanup(func() { _ = c.Close() })
 			open = append(open, c)
-		case errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF): // the reset may be seen by connect or by the first read
+		case errors.Is(err, syscall.ECONNRESET) || errors.Is(err, io.EOF): // either connect or the first read sees the reset
 			return open
 		case os.IsTimeout(err):
 			t.Fatalf("after %d: a connection is neither served nor refused: %v", len(open), err)
@@ -54,7 +54,7 @@ func Fill(t *testing.T, from netip.Addr, front netip.AddrPort, atMost int) (open
 	return open
 }
 
-// ClientShare: a client that takes all it can get leaves room for others, and the Service gets one report.
+// ClientShare: a client that uses all it can get leaves room for others, and the Service gets one report.
 func ClientShare(t *testing.T, subject Subject) {
 	heard := make(chan string, 100)
 	h := NewHost(t, subject, func(c *relay.Config) {
@@ -77,7 +77,7 @@ func ClientShare(t *testing.T, subject Subject) {
 	if u := h.Use(t, "source_ports_to_endpoint_of_client"); u.Used != 20 || u.Limit != 20 {
 		t.Errorf("metrics say %+v", u)
 	}
-	// A second one takes the rest, and then as much as the first; from then on neither gains.
+	// A second one uses the rest, then takes over until it has as much as the first; from then on neither gains.
 	for range 30 {
 		_ = Fill(t, second, h.Front(0), 1)
 	}
@@ -98,7 +98,8 @@ func ClientShare(t *testing.T, subject Subject) {
 	}
 }
 
-// SessionsShared: a front that is flooded by packets, or by one client, serves everybody else too, and so do the others.
+// SessionsShared: a front that is flooded with packets, by many clients or by one, still serves all others, and so do
+// other fronts.
 func SessionsShared(t *testing.T, subject Subject) {
 	h := NewHost(t, subject, func(c *relay.Config) { c.Capacity = limits.Capacity{Files: 4096, Ports: 80} })
 	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.Endpoint(0, v1.ProtocolUDP)), Route("y", proxy.ClusterIP, v1.ProtocolUDP, h.Front(1), h.Endpoint(0, v1.ProtocolUDP)),
@@ -112,7 +113,7 @@ func SessionsShared(t *testing.T, subject Subject) {
 		_, err = Question(c)
 		return err
 	}
-	for n := range 200 { // 40 sessions may be
+	for n := range 200 { // the limit is 40 sessions
 		for _, front := range []int{0, 1} {
 			from := h.Addr(byte(n)) // many clients at one front, one at the other
 			if front == 1 {

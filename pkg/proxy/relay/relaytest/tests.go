@@ -25,7 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// Route is a Route of service a/NAME.
+// Route returns a Route of service a/NAME.
 func Route(name string, kind proxy.Kind, protocol v1.Protocol, front netip.AddrPort, backends ...netip.AddrPort) proxy.Route {
 	r := proxy.Route{Service: proxy.ServicePortName{ServiceName: proxy.ServiceName{Namespace: "a", Name: name}}, Kind: kind, Protocol: protocol, Front: front}
 	for _, b := range backends {
@@ -53,7 +53,7 @@ func (h *Host) MustSync(t *testing.T, routes ...proxy.Route) {
 	}
 }
 
-// DialFront connects to a front; the test's end closes it.
+// DialFront connects to a front and closes the connection when the test ends.
 func DialFront(t *testing.T, front netip.AddrPort) *net.TCPConn {
 	t.Helper()
 	conn, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(front))
@@ -61,11 +61,11 @@ func DialFront(t *testing.T, front netip.AddrPort) *net.TCPConn {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_ = conn.SetDeadline(time.Now().Add(20 * time.Second))
+	_ = conn.SetDeadline(time.Now().Add(time.Minute))
 	return conn
 }
 
-// ClosedPort is an address at which nothing listens.
+// ClosedPort returns an address at which nothing listens.
 func ClosedPort(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), proxytest.FreePort(t))
@@ -74,15 +74,15 @@ func ClosedPort(t *testing.T) netip.AddrPort {
 // HalfClose: one side may end before the other.
 func HalfClose(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
-	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB: through buffers and by the kernel
-	upload := TCPServer(t, func(c *net.TCPConn) {          // answers only once the client has ended
+	big := bytes.Repeat([]byte("0123456789abcdef"), 1<<18) // 4 MiB: copied both with buffers and by the kernel
+	upload := TCPServer(t, func(c *net.TCPConn) {          // answers only after the client has ended
 		data, err := io.ReadAll(c)
 		if err == nil {
 			_, _ = fmt.Fprintf(c, "%v", bytes.Equal(data, big))
 		}
 	})
 	ended := make(chan error, 1)
-	download := TCPServer(t, func(c *net.TCPConn) { // ends first, and then hears the client
+	download := TCPServer(t, func(c *net.TCPConn) { // ends first, then reads the client's data
 		_, _ = c.Write(big)
 		_ = c.CloseWrite()
 		data, err := io.ReadAll(c)
@@ -145,7 +145,7 @@ func ResetPassesThrough(t *testing.T, subject Subject) {
 	}
 }
 
-// Packets says for each case of a Route what a client meets.
+// Packets checks a client's result for each case of a Route.
 func Packets(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	dead := ClosedPort(t)
@@ -153,6 +153,9 @@ func Packets(t *testing.T, subject Subject) {
 	others := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")}
 	us := []netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("127.0.0.0/8")}
 	with := func(r proxy.Route, change func(*proxy.Route)) proxy.Route { change(&r); return r }
+	near := func(e netip.AddrPort) func(*proxy.Route) {
+		return func(r *proxy.Route) { r.Drop, r.Near = true, []proxy.Endpoint{{Addr: e}} }
+	}
 	for _, c := range []struct {
 		name  string
 		route proxy.Route
@@ -165,10 +168,12 @@ func Packets(t *testing.T, subject Subject) {
 		{"tcp dropped", with(Route("x", proxy.ClusterIP, v1.ProtocolTCP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), subject.dropped()},
 		{"tcp from a source that may", with(Route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = us }), tcp[0].String()},
 		{"tcp from a source that may not", with(Route("x", proxy.LoadBalancer, v1.ProtocolTCP, h.Front(0), tcp[0]), func(r *proxy.Route) { r.Sources = others }), "reset"},
+		{"tcp dropped, but not from this host", with(Route("x", proxy.NodePort, v1.ProtocolTCP, h.Front(0)), near(tcp[0])), tcp[0].String()},
 		{"udp", Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), udp[0]), udp[0].String()},
 		{"udp without endpoint", Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), "refused"},
 		{"udp on an endpoint that is not there", Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead), subject.unreachable()},
 		{"udp dropped", with(Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0)), func(r *proxy.Route) { r.Drop = true }), "silence"},
+		{"udp dropped, but not from this host", with(Route("x", proxy.NodePort, v1.ProtocolUDP, h.Front(0)), near(udp[0])), udp[0].String()},
 		{"udp from a source that may not", with(Route("x", proxy.LoadBalancer, v1.ProtocolUDP, h.Front(0), udp[0]), func(r *proxy.Route) { r.Sources = others }), "silence"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -180,10 +185,10 @@ func Packets(t *testing.T, subject Subject) {
 	}
 }
 
-// Meet says what a client from 127.0.0.1 meets at a front.
+// Meet returns the result of a client at 127.0.0.1 that connects to a front.
 func Meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool) string {
 	t.Helper()
-	patience := 10 * time.Second
+	patience := time.Minute
 	if silence {
 		patience = 300 * time.Millisecond
 	}
@@ -197,7 +202,7 @@ func Meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool
 		return "refused"
 	}
 	if IsReset(err) {
-		return "reset" // quicker than connect saw itself connected
+		return "reset" // before connect returned
 	}
 	if os.IsTimeout(err) {
 		return "no answer"
@@ -225,8 +230,8 @@ func Meet(t *testing.T, protocol v1.Protocol, front netip.AddrPort, silence bool
 	return err.Error()
 }
 
-// HeldUntilEndpointComes: a connection to a front that drops finds the endpoint that comes later. Where the front is silent its SYN does when it is sent
-// again, elsewhere it was accepted and held.
+// HeldUntilEndpointComes: a connection to a front that drops gets an endpoint that is added later. If the front is
+// silent, a retransmitted SYN reaches it; otherwise the connection was accepted and held.
 func HeldUntilEndpointComes(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	r := Route("x", proxy.NodePort, v1.ProtocolTCP, h.Front(0))
@@ -239,7 +244,7 @@ func HeldUntilEndpointComes(t *testing.T, subject Subject) {
 	}
 }
 
-// EstablishedSurvivesChanges: a connection outlives every change but the end of its front.
+// EstablishedSurvivesChanges: a connection survives every change except the end of its front.
 func EstablishedSurvivesChanges(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	tcp := h.Endpoints[v1.ProtocolTCP]
@@ -271,7 +276,7 @@ func EstablishedSurvivesChanges(t *testing.T, subject Subject) {
 	}
 }
 
-// Affinity: a client keeps its endpoint within the time, and no longer.
+// Affinity: a client keeps its endpoint for the affinity time, and no longer.
 func Affinity(t *testing.T, subject Subject) {
 	clock := clocktesting.NewFakeClock(time.Now())
 	h := NewHost(t, subject, func(c *relay.Config) { c.Clock = clock })
@@ -284,7 +289,7 @@ func Affinity(t *testing.T, subject Subject) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Kept: a packet from a port that an earlier client had would belong to that one's session.
+			// Kept open: a packet from a port that an earlier client used would belong to that client's session.
 			t.Cleanup(func() { _ = conn.Close() })
 			addr, err := Question(conn)
 			if err != nil {
@@ -300,7 +305,7 @@ func Affinity(t *testing.T, subject Subject) {
 			}
 		}
 		clock.Step(time.Minute)
-		if again := who(); again == first { // the turn goes on to the next
+		if again := who(); again == first { // round robin continues with the next
 			t.Errorf("%s: after its time the client still went to %s", protocol, first)
 		}
 		first = who()
@@ -312,7 +317,7 @@ func Affinity(t *testing.T, subject Subject) {
 		if second == first {
 			t.Errorf("%s: went to %s that is gone", protocol, first)
 		}
-		h.MustSync(t, r) // others come: the client stays
+		h.MustSync(t, r) // others are added: the client stays
 		for range 5 {
 			if again := who(); again != second {
 				t.Errorf("%s: moved from %s to %s", protocol, second, again)
@@ -322,12 +327,12 @@ func Affinity(t *testing.T, subject Subject) {
 	}
 }
 
-// Eventually asks until ok, at most 10 s.
+// Eventually asks until ok, at most a minute.
 func Eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:
@@ -337,7 +342,8 @@ func Eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// NodePort: a node port is served at the host's addresses, or those to which it is limited, as they come and go.
+// NodePort: a node port is served at the host's addresses, or at those to which it is limited, as they are added and
+// removed.
 func NodePort(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	any4 := netip.AddrPortFrom(netip.IPv4Unspecified(), h.Port)
@@ -373,8 +379,8 @@ func NodePort(t *testing.T, subject Subject) {
 	}
 }
 
-// Passes: a front that passes from one Service to another in one Sync keeps its address, whichever Service is named first, and leads to the new
-// one's endpoint. When the old one goes for good, the front stays.
+// Passes: a front that moves from one Service to another in one Sync keeps its address, whichever Service is named
+// first, and leads to the new one's endpoint. When the old Service is deleted, the front stays.
 func Passes(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	tcp := h.Endpoints[v1.ProtocolTCP]
@@ -400,7 +406,7 @@ func Passes(t *testing.T, subject Subject) {
 	}
 }
 
-// MadeLocal: service addresses are made local, but the host's own and loopback are left alone.
+// MadeLocal: service addresses are made local, but the host's own and loopback are not.
 func MadeLocal(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	ext := func(text string) netip.AddrPort { return netip.AddrPortFrom(netip.MustParseAddr(text), h.Port) }
@@ -418,10 +424,10 @@ func MadeLocal(t *testing.T, subject Subject) {
 	if got := fake.String(); got != "10.96.0.1" {
 		t.Errorf("addresses are %q, want only 10.96.0.1", got)
 	}
-	failed, rest := proxy.RouteErrors(err) // nothing can listen on what is not really there
+	failed, rest := proxy.RouteErrors(err) // these addresses are not really local, so listening fails
 	want := 3
 	if subject.Leads() {
-		want = 2 // but b needs no socket
+		want = 2 // b needs no socket
 	}
 	if len(failed) != want || len(rest) > 0 {
 		t.Errorf("%d failed, want %d: %v", len(failed), want, err)
@@ -439,7 +445,7 @@ func MadeLocal(t *testing.T, subject Subject) {
 	}
 }
 
-// SCTPIsNamed: a protocol that is not served is named.
+// SCTPIsNamed: the error names a protocol that is not served.
 func SCTPIsNamed(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	err := h.Sync(t, Route("x", proxy.ClusterIP, v1.ProtocolSCTP, h.Front(0), h.Endpoint(0, v1.ProtocolTCP)))
@@ -470,7 +476,7 @@ func Churn(t *testing.T, subject Subject) {
 					return
 				default:
 				}
-				if _, err := Ask(protocol, h.Front(0)); err != nil && protocol == v1.ProtocolTCP { // a packet may meet the end of its session
+				if _, err := Ask(protocol, h.Front(0)); err != nil && protocol == v1.ProtocolTCP { // a packet may arrive when its session ends
 					t.Errorf("%s: %v", protocol, err)
 					return
 				}
@@ -478,7 +484,7 @@ func Churn(t *testing.T, subject Subject) {
 			}
 		})
 	}
-	// On a busy machine many tables come and go before the clients get their turn.
+	// On a busy machine many tables are applied before the clients run.
 	for i := 0; i < 300 || (count[0].Load() < 20 || count[1].Load() < 1) && !t.Failed(); i++ {
 		j := i % 4
 		table := []proxy.Route{steady(v1.ProtocolTCP, min(j, 3-j), max(j, 3-j)), steady(v1.ProtocolUDP, j)}

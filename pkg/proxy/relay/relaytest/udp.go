@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay"
 )
 
-// UDPSession: a client keeps its endpoint while that is there.
+// UDPSession: a client keeps its endpoint while that exists.
 func UDPSession(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	udp := h.Endpoints[v1.ProtocolUDP]
@@ -25,12 +25,12 @@ func UDPSession(t *testing.T, subject Subject) {
 	defer conn.Close()
 	who := func() string {
 		t.Helper()
-		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
+		_ = conn.SetDeadline(time.Now().Add(time.Minute))
 		if _, err := conn.Write([]byte("x")); err != nil {
 			t.Fatal(err)
 		}
 		buffer := make([]byte, 100)
-		n, err := conn.Read(buffer) // connected: only an answer from the front itself arrives
+		n, err := conn.Read(buffer) // connected: only a reply from the front itself arrives
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,33 +52,34 @@ func UDPSession(t *testing.T, subject Subject) {
 	if again := who(); again == first {
 		t.Errorf("went on to %s that is gone", first)
 	}
-	// An endpoint at which nothing listens any more is given up with the first answer of its kernel.
+	// An endpoint at which nothing listens any more is abandoned at the first response of its kernel.
 	dead := ClosedPort(t)
 	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead))
 	_, _ = conn.Write([]byte("lost"))
 	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), dead, left[0]))
 	Eventually(t, "reaches the endpoint that is there", func() bool {
 		_ = conn.SetDeadline(time.Now().Add(time.Second))
-		_, _ = conn.Write([]byte("x")) // may fail: the system of the dead one has said so
+		_, _ = conn.Write([]byte("x")) // may fail, because the dead endpoint's system refused the previous packet
 		buffer := make([]byte, 100)
 		n, err := conn.Read(buffer)
 		return err == nil && strings.TrimSpace(string(buffer[:n])) == left[0].String()
 	})
 }
 
-// UDPSessionsEnd: a session that is silent ends.
+// UDPSessionsEnd: an idle session ends.
 func UDPSessionsEnd(t *testing.T, subject Subject) {
 	h := NewHost(t, subject, func(c *relay.Config) { c.UDPIdle = 100 * time.Millisecond })
 	h.MustSync(t, Route("x", proxy.ClusterIP, v1.ProtocolUDP, h.Front(0), h.Endpoints[v1.ProtocolUDP]...))
 	for range 50 {
-		if _, err := Ask(v1.ProtocolUDP, h.Front(0)); err != nil {
-			t.Fatal(err)
-		}
+		Eventually(t, "an answer within the time of the session", func() bool {
+			_, err := Ask(v1.ProtocolUDP, h.Front(0))
+			return err == nil
+		})
 	}
 	Eventually(t, "sessions end", func() bool { return h.Open(t) == 0 })
 }
 
-// UDPOnLocalhost is the one UDP test that a Wine host can pass too: Wine knows one loopback address for packets.
+// UDPOnLocalhost is the one UDP test that also passes on Wine, which supports one loopback address for packets.
 func UDPOnLocalhost(t *testing.T, subject Subject) {
 	h := NewHost(t, subject)
 	front := ClosedPort(t)
