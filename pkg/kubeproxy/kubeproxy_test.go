@@ -16,19 +16,19 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// free is an address of this machine's loopback at which nothing listens.
+// free returns an address of this machine's loopback at which nothing listens.
 func free(t *testing.T) netip.AddrPort {
 	t.Helper()
 	return netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), proxytest.FreePort(t))
@@ -44,12 +44,12 @@ func get(url string) (int, string, error) {
 	return response.StatusCode, string(body), err
 }
 
-// eventually asks until ok, at most 10 s.
+// eventually polls until ok, for at most a minute.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
-	timeout := time.After(10 * time.Second)
+	timeout := time.After(time.Minute)
 	for !ok() {
 		select {
 		case <-tick.C:
@@ -59,7 +59,7 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// noFacts are facts that none needs.
+// noFacts ignores facts.
 type noFacts struct{}
 
 func (noFacts) SetServices([]netip.Prefix) {}
@@ -73,7 +73,7 @@ func (n noRoutes) Run(ctx context.Context, nodes cache.SharedIndexInformer) erro
 	return ctx.Err()
 }
 
-// TestProxy runs the whole proxy against a fake API server, with real sockets on loopback.
+// TestProxy runs the whole proxy with a fake API server and real sockets on loopback.
 func TestProxy(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 	t.Cleanup(server.Close)
@@ -84,13 +84,13 @@ func TestProxy(t *testing.T) {
 	slice := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Namespace: "default", Labels: map[string]string{discovery.LabelServiceName: "web"}},
 		AddressType: discovery.AddressTypeIPv4, Endpoints: []discovery.Endpoint{{Addresses: []string{target.Addr().String()}}},
 		Ports: []discovery.EndpointPort{{Port: ptr.To(int32(target.Port()))}}}
-	client := fake.NewClientset(service, slice, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	client := kubeclienttest.NewClientset(service, slice, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Healthz: free(t), Metrics: free(t), Mode: "userspace", Profiling: true,
 		Effective: map[string]string{"clusterCIDR": "10.244.0.0/16"}}
 	routes := noRoutes{make(chan bool, 1)}
 	base := NewBase(cfg.Node, clock.RealClock{})
 	backend := relay.New(relay.Goroutines, relay.Config{Addresses: relaytest.NewAddresses(), Clock: clock.RealClock{}})
-	p, err := New(cfg, Parts{Client: client, Base: base, Backend: backend, Routes: routes, Facts: noFacts{}, Events: record.NewFakeRecorder(10), Clock: clock.RealClock{}})
+	p, err := New(cfg, Parts{Client: client, Base: base, Backend: backend, Routes: routes, Facts: noFacts{}, Events: record.NewFakeRecorder(100), Clock: clock.RealClock{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestProxy(t *testing.T) {
 	}
 }
 
-// TestTakenPort: an address that is taken is the error of Run, and the back end was not asked for anything.
+// TestTakenPort: Run returns an error if an address is in use, and does not call the back end.
 func TestTakenPort(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -137,7 +137,7 @@ func TestTakenPort(t *testing.T) {
 	defer l.Close()
 	backend := proxytest.NewBackend()
 	for _, cfg := range []Config{{Healthz: netip.MustParseAddrPort(l.Addr().String())}, {Healthz: free(t), Metrics: netip.MustParseAddrPort(l.Addr().String())}} {
-		p, err := New(cfg, Parts{Client: fake.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
+		p, err := New(cfg, Parts{Client: kubeclienttest.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// listener listens on a host that lets no one listen where another does.
+// listener listens on a host where no two back ends can listen at the same place.
 type listener struct {
 	*proxytest.Backend
 	t    *testing.T
@@ -42,7 +42,7 @@ func (l *listener) Sync(ctx context.Context, want *proxy.Table, changed []proxy.
 	return l.Backend.Sync(ctx, want, changed)
 }
 
-// TestSplit: whatever changes, each Route is served by the back end that it is for, and no front ever by two.
+// TestSplit: whatever changes, each Route is served by the right back end, and no front ever by two.
 func TestSplit(t *testing.T) {
 	host := map[proxy.FrontKey]string{}
 	first := &listener{Backend: proxytest.NewBackend(), t: t, name: "first", host: host}
@@ -69,7 +69,7 @@ func TestSplit(t *testing.T) {
 			if rand.IntN(4) == 0 {
 				routes = nil
 			}
-			for f := range rand.IntN(3) { // a front of another Service passes to this one, in the same Sync
+			for f := range rand.IntN(3) { // a front of another Service moves to this one, in the same Sync
 				pass := route
 				pass.Kind, pass.Front = proxy.ExternalIP, shared(f)
 				if j := slices.IndexFunc(table.Routes, func(r proxy.Route) bool { return r.Front == pass.Front }); j >= 0 {
@@ -108,7 +108,8 @@ func TestSplit(t *testing.T) {
 	}
 }
 
-// TestShare: the host holds what either wants.
+// TestShare: the host has the union of both sets. The rules' user learns which addresses are new, even if the other
+// one's call added them.
 func TestShare(t *testing.T) {
 	host := relaytest.NewAddresses()
 	a, b := Share(host)
@@ -118,22 +119,23 @@ func TestShare(t *testing.T) {
 		}
 		return out
 	}
-	relayed := func(ctx context.Context, want []netip.Addr) error {
+	relayed := func(ctx context.Context, want []netip.Addr) ([]netip.Addr, error) {
 		_, err := b.Set(ctx, relay.Local{Addresses: want})
-		return err
+		return nil, err
 	}
 	for _, step := range []struct {
-		set   func(context.Context, []netip.Addr) error
-		addrs []netip.Addr
-		want  string
+		set         func(context.Context, []netip.Addr) ([]netip.Addr, error)
+		addrs       []netip.Addr
+		want, added string
 	}{
-		{a.Set, addrs("10.0.0.1", "10.0.0.3"), "10.0.0.1\n10.0.0.3"},
-		{relayed, addrs("10.0.0.2", "10.0.0.3"), "10.0.0.1\n10.0.0.2\n10.0.0.3"},
-		{a.Set, nil, "10.0.0.2\n10.0.0.3"},
-		{relayed, nil, ""},
+		{a.Set, addrs("10.0.0.1", "10.0.0.3"), "10.0.0.1\n10.0.0.3", "[10.0.0.1 10.0.0.3]"},
+		{relayed, addrs("10.0.0.2", "10.0.0.3"), "10.0.0.1\n10.0.0.2\n10.0.0.3", "[]"},
+		{a.Set, nil, "10.0.0.2\n10.0.0.3", "[10.0.0.2]"},
+		{a.Set, nil, "10.0.0.2\n10.0.0.3", "[]"},
+		{relayed, nil, "", "[]"},
 	} {
-		if err := step.set(t.Context(), step.addrs); err != nil || host.String() != step.want {
-			t.Errorf("%v: the host holds %q, want %q; %v", step.addrs, host, step.want, err)
+		if added, err := step.set(t.Context(), step.addrs); err != nil || host.String() != step.want || fmt.Sprint(added) != step.added {
+			t.Errorf("%v: the host holds %q, want %q; new are %v, want %s; %v", step.addrs, host, step.want, added, step.added, err)
 		}
 	}
 }

@@ -15,18 +15,18 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestTrouble: whatever is wrong with other Services, each gets one Event that names the field and what is wrong, and the good one is
-// served all the while.
+// TestTrouble: whatever is wrong with other Services, each gets one Event that names the field and what is wrong, and
+// the good one is served throughout.
 func TestTrouble(t *testing.T) {
 	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 	t.Cleanup(backend.Close)
@@ -57,7 +57,7 @@ func TestTrouble(t *testing.T) {
 	broken := netip.MustParseAddr("192.0.2.80")
 	addresses := relaytest.NewAddresses(netip.MustParseAddr("127.0.0.1"))
 	addresses.Break(broken, &relay.AddressError{Addr: broken, Err: errors.New("no such device")})
-	client := fake.NewClientset(
+	client := kubeclienttest.NewClientset(
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "127.77.78.85"}}}},
 		service("good", "127.77.78.80", nil), slice("good", nil),
 		service("node-port-taken", "127.77.78.81", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, takenPort }), slice("node-port-taken", nil),
@@ -90,7 +90,7 @@ func TestTrouble(t *testing.T) {
 		"the host's own":       "Service spec.clusterIPs: 127.77.78.85 is an address of this node",
 		"refused by the host":  "cannot serve default/address-refused at ClusterIP",
 	}
-	patience := time.After(20 * time.Second)
+	patience := time.After(time.Minute)
 	for len(want) > 0 {
 		select {
 		case event := <-events.Events:
@@ -110,7 +110,7 @@ func TestTrouble(t *testing.T) {
 		url := fmt.Sprintf("http://%s:%d/", name, port)
 		eventually(t, url, func() bool { _, body, _ := get(url); return body == "served" })
 	}
-	eventually(t, "metric", func() bool { // of the port taken and the address refused
+	eventually(t, "metric", func() bool { // for the port in use and the refused address
 		_, body, _ := get("http://" + metrics.String() + "/metrics")
 		return strings.Contains(body, "\nkubeproxy_services_failing 2\n")
 	})
