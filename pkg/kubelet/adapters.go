@@ -25,7 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// prober is probe.Prober in the words of package pod, which stands beside it and not above it.
+// prober adapts probe.Prober to pod.Prober. Package probe does not import pod.
 type prober struct {
 	*probe.Prober
 	count *stats.Probes
@@ -35,7 +35,7 @@ func (p prober) Probe(ctx context.Context, handler v1.ProbeHandler, target pod.P
 	begin := time.Now()
 	result, err := p.Prober.Probe(ctx, handler, probeTarget(target))
 	ok := err == nil && result.Outcome != probe.Failure
-	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // else it was ended, and nothing came of it
+	if ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded) { // otherwise it was cancelled and has no result
 		p.count.Count(target.Pod, target.Container, target.Kind, ok, err, time.Since(begin))
 	}
 	return pod.ProbeResult{OK: ok, Warning: result.Outcome == probe.Warning, Detail: result.Detail}, err
@@ -53,7 +53,7 @@ func probeTarget(target pod.ProbeTarget) probe.Target {
 	return probe.Target{ContainerID: target.ContainerID, PodIP: target.PodIP, Ports: target.Ports, Env: env}
 }
 
-// lookup is worker.Manager in the words of package server.
+// lookup adapts worker.Manager to package server.
 type lookup struct{ pods *worker.Manager }
 
 func (l lookup) Pods() []*v1.Pod {
@@ -68,21 +68,21 @@ func (l lookup) Pods() []*v1.Pod {
 func (l lookup) Lookup(namespace, name string, uid types.UID, container string) (server.Ref, bool) {
 	ref, err := l.pods.Lookup(namespace, name, uid, container)
 	if err != nil {
-		// The container may be one that has not started: the pod itself tells the server what to answer.
+		// The container may not have started: the pod itself tells the server what to answer.
 		if ref, err = l.pods.Lookup(namespace, name, uid, ""); err != nil {
 			return server.Ref{}, false
 		}
 	}
-	found := server.Ref{Pod: ref.Pod, NetworkID: ref.NetworkID}
+	found := server.Ref{Pod: ref.Pod, NetworkID: ref.NetworkID, PodIPs: ref.PodIPs}
 	if ref.Running {
 		found.ContainerID = ref.ID
 	}
 	return found, true
 }
 
-// newServer makes the HTTPS API.
+// newServer creates the HTTPS API.
 func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figures *stats.Collector) (*server.Server, error) {
-	agent := stats.Agent{Node: cfg.NodeName, Pods: w.pods, Disks: b.disks, Volumes: b.volumes, Version: daemon.Kubernetes, Certificates: certificates(cfg.Client, b.serving)}
+	agent := stats.Agent{Node: cfg.NodeName, Pods: w.pods, Disks: b.disks, Volumes: b.volumes, Version: daemon.Kubernetes, Health: cfg.VolumeHealth, Certificates: certificates(cfg.Client, b.serving)}
 	return server.New(cfg.Server, server.Parts{
 		GetCertificate: served(b.serving),
 		Pods:           lookup{w.pods}, Engine: streams{b.engine.Logs, b.engine.Exec}, Observer: b.engine.Containers,
@@ -94,7 +94,7 @@ func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figur
 	})
 }
 
-// streams is the engine in the words of package server.
+// streams adapts the engine to package server.
 type streams struct {
 	*logs.Store
 	*exec.Executor
@@ -115,7 +115,7 @@ func debugHandler(pods *worker.Manager) http.Handler {
 	})
 }
 
-// metricsHandler serves what the agent knows of its pods, and what its process costs. The registry is ours, so that no library adds to it behind our back.
+// metricsHandler serves metrics of the agent and its process. It uses its own registry, so that libraries cannot add metrics.
 func metricsHandler(own ...prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(own...)

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 
@@ -19,33 +20,39 @@ import (
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/learn"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/shutdown"
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/flex"
 	"github.com/winkube/winkube/pkg/volume/kinds"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// base is what the Node and pods need and what needs neither of them.
+// base is the parts that the Node and the pods need and that need neither.
 type base struct {
 	events      events
-	nodeChanged wake.Signal     // the Node's status has to be compared: package node receives it
-	closing     *shutdown.State // whether the host shuts down
-	pressure    *guard.Pressure // what the node is short of
-	probes      *stats.Probes   // counts
+	nodeChanged wake.Signal     // triggers a comparison of the Node's status by package node
+	closing     *shutdown.State // whether the host is shutting down
+	pressure    *guard.Pressure // resources that the node is short of
+	probes      *stats.Probes   // counters
 	settled     *settled        // whether the network was compared
 
 	objects  *kubeclient.Objects
 	versions discovery.ServerVersionInterface // of the API server
-	serving  *kubeclient.Pair                 // nil: the serving certificate is not requested
+	serving  *kubeclient.Pair                 // nil: no serving certificate is requested
 	engine   *docker.Engine
 	records  *credential.Records
 	puller   *start.Puller
+	csi      csiDrivers
+	csiKind  *csiVolumes // nil: not on this host
+	flexKind *flex.Kind  // nil: there is no directory of drivers
 	volumes  *volume.Manager
 	disks    *stats.Disks
+	cluster  *learn.Cluster
 	network  *network.Manager
 }
 
@@ -67,24 +74,42 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	if b.puller, err = newPuller(cfg, clients.Main, b.objects, b.engine, b.records, b.events); err != nil {
 		return b, err
 	}
-	b.volumes, err = kinds.New(cfg.RootDir, cfg.Platform,
-		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared})
+	reader, err := kubeclient.NewCSIObjects(b.objects)
+	if err != nil {
+		return b, fmt.Errorf("cannot read objects for CSI volumes: %w", err)
+	}
+	b.csi = newCSIDrivers(cfg, clients.Main, reader, b.events)
+	here, err := volume.Open(cfg.RootDir, cfg.Platform)
+	if err != nil {
+		return b, err
+	}
+	b.csiKind = newCSIKind(cfg, here, b.csi, b.nodeChanged)
+	b.flexKind = newFlexKind(cfg, here, reader, b.nodeChanged)
+	b.volumes, err = kinds.New(here,
+		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared},
+		otherKinds(b.csiKind, b.flexKind)...)
 	if err != nil {
 		return b, err
 	}
 	b.disks = stats.NewDisks(statsConfig(cfg), b.volumes, engineFigures{b.engine.Usage, b.engine.Client}, clock.RealClock{})
-	b.network, err = newNetwork(cfg, clients.Main, b.engine, b.events, b.settled)
-	return b, err
+	if b.cluster, err = newCluster(cfg, b.objects); err != nil {
+		return b, err
+	}
+	if b.network, err = newNetwork(cfg, clients.Main, b.engine, b.events, b.settled, b.cluster); err != nil {
+		return b, err
+	}
+	b.cluster.OnChange(b.network.Kick)
+	return b, nil
 }
 
-// engineFigures is the engine in the words of package stats.
+// engineFigures adapts the engine to package stats.
 type engineFigures struct {
 	*usage.Meter
 	*engine.Client
 }
 
 func statsConfig(cfg Config) stats.Config {
-	return stats.Config{NodeName: cfg.NodeName, OS: cfg.Platform.OS, CPUs: cfg.Facts.CPUs, Root: cfg.RootDir}
+	return stats.Config{NodeName: cfg.NodeName, OS: cfg.Platform.OS, CPUs: cfg.Facts.CPUs, Root: cfg.RootDir, VolumeHealth: cfg.VolumeHealth}
 }
 
 // events sends Events about this Node and its pods.
@@ -109,10 +134,10 @@ func (e events) PodEvent(namespace, name, uid, kind, reason, message string) {
 	e.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}, kind, reason, message)
 }
 
-// settled knows whether the pod network can be used.
+// settled records whether the pod network is usable.
 type settled struct {
-	done chan struct{} // closed when it is known for the first time
-	node wake.Signal   // sent when it is another
+	done chan struct{} // closed when this is first known
+	node wake.Signal   // sent when it changes
 
 	once sync.Once
 	last error
@@ -122,7 +147,7 @@ func newSettled(node wake.Signal) *settled {
 	return &settled{done: make(chan struct{}), node: node, last: errors.New("not known yet")}
 }
 
-// changed takes the network's readiness. It is called by one goroutine.
+// changed records the network's readiness. Only one goroutine may call it.
 func (s *settled) changed(ready error) {
 	s.once.Do(func() { close(s.done) })
 	if (s.last == nil) != (ready == nil) {
@@ -131,16 +156,16 @@ func (s *settled) changed(ready error) {
 	s.last = ready
 }
 
-// nodeFollower gives parts the states of our Node.
+// nodeFollower passes the states of our Node to other parts.
 type nodeFollower struct {
-	podCIDRs []netip.Prefix // of a Node that has none
+	podCIDRs []netip.Prefix // for a Node that has none
 	network  interface{ SetNode(*v1.Node) }
-	serving  *kubeclient.Pair // nil: the serving certificate is not requested
+	serving  *kubeclient.Pair // nil: no serving certificate is requested
 	changed  wake.Signal
 }
 
-// follow is called for each new state, nil when the Node is gone: the pod network follows its ranges. When others say that we are not ready, as
-// the control plane does after an outage, our status is compared now.
+// follow is called for each new state of the Node, nil if it was deleted. The pod network follows the Node's ranges. If others set our
+// readiness to unknown, as the control plane does after an outage, it triggers a comparison of our status.
 func (f nodeFollower) follow(n *v1.Node) {
 	f.network.SetNode(f.withPodCIDRs(n))
 	if n == nil {
@@ -156,7 +181,7 @@ func (f nodeFollower) follow(n *v1.Node) {
 	}
 }
 
-// withPodCIDRs gives a Node without a range those of --pod-cidr.
+// withPodCIDRs adds the ranges of --pod-cidr to a Node without ranges.
 func (f nodeFollower) withPodCIDRs(n *v1.Node) *v1.Node {
 	if n == nil || len(n.Spec.PodCIDRs) > 0 || len(f.podCIDRs) == 0 {
 		return n
@@ -169,7 +194,7 @@ func (f nodeFollower) withPodCIDRs(n *v1.Node) *v1.Node {
 	return n
 }
 
-// nodeHost is the machine in the words of package node.
+// nodeHost adapts the machine to package node.
 type nodeHost struct {
 	*stats.Disks
 	addresses []netip.Addr
@@ -179,14 +204,14 @@ func (nodeHost) Facts() (host.Facts, error) { return host.Read() }
 
 func (h nodeHost) Addresses() ([]netip.Addr, error) { return h.addresses, nil }
 
-// nodeEngine is the engine in the words of package node.
+// nodeEngine adapts the engine to package node.
 type nodeEngine struct {
 	engine   *docker.Engine
 	records  *credential.Records
 	platform pod.Platform
 }
 
-// nodeNetwork is network.Manager in the words of package node.
+// nodeNetwork adapts network.Manager to package node.
 type nodeNetwork struct{ *network.Manager }
 
 func (n nodeNetwork) Unavailable() *v1.NodeCondition {

@@ -1,11 +1,11 @@
-// Package kubelet is the assembly of the node agent: every part of the kubelet's flow is made and joined here, in one function that is
-// read from top to bottom, and run until the context ends.
+// Package kubelet assembles the node agent: it creates and connects every part of the kubelet's flow, in one function to read from top to
+// bottom, and runs them until the context ends.
 //
 //	Config --New--> parts in the order of their dependencies, each made from finished ones --Run--> one goroutine per part
 //
-// Nothing here refers to a part that does not exist yet. Where two parts need each other, what they share is made before both: that the Node's
-// status has to be compared (wake.Signal), whether the host shuts down (shutdown.State), what the node is short of (guard.Pressure), the counts
-// of probes (stats.Probes), and the puller of images, which volumes need and the Resolver that needs volumes.
+// Nothing here refers to a part that does not exist yet. If two parts need each other, what they share is created before both: the trigger
+// to compare the Node's status (wake.Signal), whether the host is shutting down (shutdown.State), what the node is short of
+// (guard.Pressure), the counts of probes (stats.Probes), and the image puller, because volumes need it and the Resolver needs volumes.
 package kubelet
 
 import (
@@ -37,12 +37,12 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// Config is what the parts are made of: each part's own Config, what several of them need, and what New makes parts of itself. New fills in
-// what follows from other fields.
+// Config has each part's own Config, the settings that several parts share, and those of the parts that New builds itself. New derives
+// settings that follow from other fields.
 type Config struct {
 	Machine
 	Serving
-	// PodCIDRs are those of a Node that has none (--pod-cidr).
+	// PodCIDRs are used for a Node that has none (--pod-cidr).
 	PodCIDRs []netip.Prefix
 	Sysctls  admit.Sysctls
 	CNIBin   []string // directories of CNI plugins
@@ -59,53 +59,57 @@ type Config struct {
 	Server   server.Config
 	Guard    guard.Config
 	Shutdown shutdown.Config
+	// VolumeHealth has the health of CSI volumes reported (feature gate CSIVolumeHealth).
+	VolumeHealth bool
 
-	// Client is the client certificate where it is renewed; nil: it is not.
+	// Client is the client certificate if it is renewed; nil if not.
 	Client   *kubeclient.Pair
 	Counters *stats.Counters
 }
 
-// Machine is where the kubelet runs, and as whom.
+// Machine is the host that the kubelet runs on, and the node's name.
 type Machine struct {
 	NodeName string
 	Platform pod.Platform
 	Facts    host.Facts
 	NodeIPs  []netip.Addr // primary first; at least one
 	RootDir  string       // for pods' volumes and files
+	FlexDir  string       // with a directory for each flexVolume driver; "": such volumes are refused
 }
 
-// Serving is what is served beside package server's own Config.
+// Serving is what is served besides package server's own Config.
 type Serving struct {
-	Healthz string // address:port of the plain /healthz, which is served before all this; "": none
-	// RotateServing has the serving certificate requested from the API server (serverTLSBootstrap).
+	Healthz string // address:port of the plain /healthz, which is served before everything else; "": none
+	// RotateServing makes the kubelet request its serving certificate from the API server (serverTLSBootstrap).
 	RotateServing bool
-	Configz       any // the KubeletConfiguration in use; it must hold no secret
+	Configz       any // the KubeletConfiguration in use; it must not contain secrets
 	Logs          Logs
 }
 
-// Logs says which of the host's logs are served on /logs/.
+// Logs selects the host logs that are served on /logs/.
 type Logs struct {
-	Dir   string // whose files are; "": nothing is served (enableSystemLogHandler: false)
-	Query bool   // and what services have logged elsewhere (enableSystemLogQuery)
+	Dir   string // directory of the served files; "": nothing is served (enableSystemLogHandler: false)
+	Query bool   // also serve what services logged elsewhere (enableSystemLogQuery)
 }
 
 const (
 	networkPatience = time.Second
-	enginePatience  = 2 * time.Second // before an engine that does not answer is asked again
+	enginePatience  = 2 * time.Second // before an unresponsive engine is asked again
 )
 
-// Kubelet is a node agent that has not yet begun, or runs.
+// Kubelet is a node agent, before or during Run.
 type Kubelet struct {
 	base
 	node     *node.Manager
 	workload workload
 	guard    *guard.Guard
 	shutdown *shutdown.Manager
-	grace    time.Duration // for a shutdown of the host, in all
+	grace    time.Duration // total time for a shutdown of the host
 	server   *server.Server
+	health   *stats.VolumeHealth // nil: not reported
 }
 
-// New makes every part. It opens the ports, makes the root directory, and touches neither engine nor API server.
+// New creates every part. It opens the ports and creates the root directory, but contacts neither the engine nor the API server.
 func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	if err := cfg.Shutdown.Check(); err != nil {
 		return nil, err
@@ -123,7 +127,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	node, err := node.New(cfg.Node, node.Parts{
 		Client: clients.Heartbeat, Watch: base.objects, Host: nodeHost{base.disks, cfg.NodeIPs},
 		Engine: nodeEngine{base.engine, base.records, cfg.Platform}, Network: nodeNetwork{base.network},
-		Pressure: base.pressure, Shutdown: base.closing, Changed: base.nodeChanged, Events: base.events, Clock: clock.RealClock{},
+		Volumes: newAttachable(base.csiKind, base.flexKind), Pressure: base.pressure, Shutdown: base.closing, Changed: base.nodeChanged, Events: base.events, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		return nil, err
@@ -147,11 +151,14 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	if err := base.objects.OnNode(nodeFollower{cfg.PodCIDRs, base.network, base.serving, base.nodeChanged}.follow); err != nil {
 		return nil, err
 	}
-	return &Kubelet{base: base, node: node, workload: work, guard: guard, shutdown: shutdown, grace: cfg.Shutdown.Total(), server: server}, nil
+	if err := base.objects.OnNode(base.csi.SetNode); err != nil {
+		return nil, err
+	}
+	return &Kubelet{base: base, node: node, workload: work, guard: guard, shutdown: shutdown, grace: cfg.Shutdown.Total(), server: server, health: newVolumeHealth(cfg, base, work)}, nil
 }
 
-// Run runs every part until ctx ends, or until one of them cannot go on, and returns when all have ended. Pods are left as they are, unless the
-// host shuts down (daemon.ErrShutdown as the cause) and they were to be ended before that.
+// Run runs every part until ctx ends or one of them fails, and returns when all have ended. Pods keep running, unless the host shuts down
+// (daemon.ErrShutdown is the cause) and the configuration says to end them first.
 func (k *Kubelet) Run(ctx context.Context) error {
 	defer k.events.stop()
 	if k.grace > 0 {
@@ -171,21 +178,32 @@ func (k *Kubelet) Run(ctx context.Context) error {
 		})
 	}
 	run("objects", k.objects.Run)
+	run("cluster", k.cluster.Run)
 	run("network", k.network.Run)
 	run("node", k.runNode)
+	run("CSI drivers", k.csi.Run)
 	run("pods", k.runPods)
 	run("server", k.server.Run)
 	run("guard", k.guard.Run)
 	run("host ports", k.workload.ports.Run)
 	run("out of memory", func(ctx context.Context) error { guard.WatchOOM(ctx, k.events); return nil })
 	run("version", k.followVersion)
+	if k.csiKind != nil {
+		run("CSI volumes", k.csiKind.kind.Run)
+	}
+	if k.flexKind != nil {
+		run("flexVolumes", k.flexKind.Run)
+	}
+	if k.health != nil {
+		run("health of volumes", k.health.Run)
+	}
 	if k.serving != nil {
 		run("serving certificate", k.serving.Run)
 	}
 	return group.Wait()
 }
 
-// followVersion waits for the Node, on which Events are.
+// followVersion waits for the Node, because its Events refer to it.
 func (k *Kubelet) followVersion(ctx context.Context) error {
 	select {
 	case <-k.node.Registered():
@@ -195,8 +213,8 @@ func (k *Kubelet) followVersion(ctx context.Context) error {
 	return nil
 }
 
-// runNode waits a moment for the network, so that an agent that comes back does not report its node as not ready only because the network has
-// not been compared yet. A new Node has no range before it exists, and then the wait is in vain.
+// runNode waits briefly for the network, so that a restarted agent does not report its node as not ready only because the network was not
+// compared yet. A new Node has no range before it exists; the wait is then useless.
 func (k *Kubelet) runNode(ctx context.Context) error {
 	select {
 	case <-k.settled.done:
@@ -206,7 +224,7 @@ func (k *Kubelet) runNode(ctx context.Context) error {
 	return k.node.Run(ctx)
 }
 
-// runPods starts no pod before its cgroups can be made.
+// runPods starts no pod before cgroups can be created.
 func (k *Kubelet) runPods(ctx context.Context) error {
 	defer k.workload.runtime.wait()
 	if k.workload.cgroups == nil {

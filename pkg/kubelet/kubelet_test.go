@@ -19,6 +19,7 @@ import (
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
@@ -29,7 +30,7 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// config is a kubelet of this host with a fake engine, whose pods are in a network of others.
+// config is a kubelet of this host with a fake engine, whose pods use a network that others manage.
 func config(t *testing.T) Config {
 	t.Helper()
 	facts, err := host.Read()
@@ -59,12 +60,12 @@ func config(t *testing.T) Config {
 	}
 }
 
-// TestRun: all parts work with each other, the Node becomes ready, and Run returns when the context ends or the host shuts down; then
-// the Node says so first.
+// TestRun: all parts work together, the Node becomes ready, and Run returns when the context ends or the host shuts down. In the latter
+// case the Node's status says so first.
 func TestRun(t *testing.T) {
 	for name, cause := range map[string]error{"ended": context.Canceled, "shutdown": daemon.ErrShutdown} {
 		t.Run(name, func(t *testing.T) {
-			client := fake.NewClientset()
+			client := kubeclienttest.NewClientset()
 			k, err := New(config(t), kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})
 			if err != nil {
 				t.Fatal(err)
@@ -82,7 +83,7 @@ func TestRun(t *testing.T) {
 				if err != nil {
 					t.Error(err)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(patience):
 				t.Fatal("a part does not end")
 			}
 			if k.closing.Begun() != (cause == daemon.ErrShutdown) {
@@ -106,9 +107,9 @@ func ready(t *testing.T, client *fake.Clientset) v1.ConditionStatus {
 	return ""
 }
 
-// TestNewMistakes: what is wrong is said before anything runs.
+// TestNewMistakes: New reports configuration errors before anything runs.
 func TestNewMistakes(t *testing.T) {
-	client := fake.NewClientset()
+	client := kubeclienttest.NewClientset()
 	clients := kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client}
 	for what, change := range map[string]func(*Config){
 		"grace":     func(c *Config) { c.Shutdown.Grace = -1 },

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"path/filepath"
 	"syscall"
 	"time"
 
@@ -23,6 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/docker/containers"
 	"github.com/winkube/winkube/pkg/docker/networks"
+	"github.com/winkube/winkube/pkg/learn"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/pod"
@@ -30,8 +30,8 @@ import (
 	"github.com/winkube/winkube/pkg/report"
 )
 
-// newNetwork makes the part that keeps this node's pod network. A pod's DNS follows from the Resolver's configuration alone.
-func newNetwork(cfg Config, client kubernetes.Interface, engine *docker.Engine, events events, settled *settled) (*network.Manager, error) {
+// newNetwork creates the part that maintains this node's pod network. A pod's DNS depends only on the Resolver's configuration.
+func newNetwork(cfg Config, client kubernetes.Interface, engine *docker.Engine, events events, settled *settled, cluster *learn.Cluster) (*network.Manager, error) {
 	reports, err := report.OfHost(cfg.Platform.OS == "windows")
 	if err != nil {
 		klog.ErrorS(err, "Cannot find the file in which the proxy reports broken routes; the Node will not show them")
@@ -41,23 +41,24 @@ func newNetwork(cfg Config, client kubernetes.Interface, engine *docker.Engine, 
 		return nil, err
 	}
 	dns := cfg.Resolver
-	dns.HostIPs = func() []netip.Addr { return cfg.NodeIPs }
+	dns.HostIPs, dns.Cluster = func() []netip.Addr { return cfg.NodeIPs }, cluster
 	return network.New(cfg.Network, network.Parts{
-		Engine: networkEngine{engine.Networks, engine.Containers, engine}, Host: hostnet.New(), Windows: hostnet.Windows(), Clock: clock.RealClock{},
-		Reports: reports, Plugins: plugins, Node: networkNode{events, settled, annotator(client, cfg.NodeName)}, Pods: networkPods{events, dns},
-		Prober: networkProber{probeServer(client), probePods(cfg.Server.Address)},
+		Engine: networkEngine{engine.Networks, engine.Containers, engine}, Host: hostnet.Noting(network.ForwardingFileIn(cfg.RootDir)), Windows: hostnet.Windows(), Clock: clock.RealClock{},
+		Reports: reports, Plugins: plugins, PodLinks: hostnet.PodLinks(), Node: networkNode{events, settled, annotator(client, cfg.NodeName)}, Pods: networkPods{events, dns},
+		Prober:  networkProber{probeServer(client), probePods(cfg.Server.Address)},
+		Cluster: cluster,
 	})
 }
 
-// cniPlugins are those that make the pods' network; nil in other modes.
+// cniPlugins are the plugins that create the pods' network; nil in other modes.
 func cniPlugins(cfg Config) (network.Plugins, error) {
 	if cfg.Network.Mode != network.CNI {
 		return nil, nil
 	}
-	return cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: filepath.Join(cfg.RootDir, "cni")})
+	return cni.New(cni.Config{ConfDir: cfg.Network.ConfDir, BinDirs: cfg.CNIBin, StateDir: cni.StateIn(cfg.RootDir), WindowsBuild: cfg.Platform.Build})
 }
 
-// networkNode is the Node in the words of package network.
+// networkNode adapts the Node to package network.
 type networkNode struct {
 	events   events
 	settled  *settled
@@ -68,7 +69,7 @@ func (n networkNode) Annotate(ctx context.Context, changes map[string]*string) e
 	return n.annotate(ctx, changes)
 }
 
-// Event sends what concerns the pod network as an Event about the Node, whose status may be another now.
+// Event sends an Event about the Node for the pod network, and triggers a comparison of the Node's status.
 func (n networkNode) Event(kind, reason, message string) {
 	n.events.NodeEvent(kind, reason, message)
 	n.settled.node.Send()
@@ -76,7 +77,7 @@ func (n networkNode) Event(kind, reason, message string) {
 
 func (n networkNode) NetworkChanged(ready error) { n.settled.changed(ready) }
 
-// networkPods are the pods in the words of package network.
+// networkPods adapts the pods to package network.
 type networkPods struct {
 	events events
 	config start.Config
@@ -88,7 +89,7 @@ func (p networkPods) Event(namespace, name, uid, kind, reason, message string) {
 	p.events.PodEvent(namespace, name, uid, kind, reason, message)
 }
 
-// networkProber sends the packets of package network.
+// networkProber sends the probe packets of package network.
 type networkProber struct {
 	server func(ctx context.Context, from netip.Addr) error
 	pods   func(ctx context.Context, from netip.Addr, to netip.Prefix) error
@@ -102,23 +103,24 @@ func (p networkProber) ToPods(ctx context.Context, from netip.Addr, to netip.Pre
 	return p.pods(ctx, from, to)
 }
 
-// networkEngine is the engine in the words of package network.
+// networkEngine adapts the engine to package network.
 type networkEngine struct {
 	*networks.Store
 	*containers.Runtime
 	engine *docker.Engine
 }
 
-// Version implements network.Engine.
+// Version implements network.Engine. It starts with the engine's release number, whatever the engine calls itself. Otherwise other nodes'
+// pods would be unreachable, because engines from 28 on need an option for them.
 func (e networkEngine) Version(ctx context.Context) (string, error) {
 	info, err := e.engine.Client.Info(ctx)
 	if err != nil {
 		return "", err
 	}
-	return info.Version, nil
+	return info.ReleaseVersion(), nil
 }
 
-// Containers are the ids of all that the engine has of pods.
+// Containers returns the ids of all pods' sandboxes and containers in the engine.
 func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) {
 	all, err := e.ObserveAll(ctx)
 	if err != nil {
@@ -136,7 +138,7 @@ func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) 
 	return ids, nil
 }
 
-// annotator writes annotations of the Node name and removes those with nil values. A node may write to its own Node object only.
+// annotator writes annotations of the Node name and removes those with nil values. A node may write only its own Node object.
 func annotator(client kubernetes.Interface, name string) func(context.Context, map[string]*string) error {
 	return func(ctx context.Context, changes map[string]*string) error {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes}})
@@ -148,7 +150,8 @@ func annotator(client kubernetes.Interface, name string) func(context.Context, m
 	}
 }
 
-// probeServer connects to the API server from a given address, as a pod would: all pods need that way, and it is the one that a node may know.
+// probeServer connects to the API server from a given address, as a pod would: all pods need this route, and it is the only one that a node
+// can know.
 func probeServer(client kubernetes.Interface) func(context.Context, netip.Addr) error {
 	return func(ctx context.Context, from netip.Addr) error {
 		at := client.CoreV1().RESTClient().Get().URL()
@@ -169,8 +172,8 @@ func probeServer(client kubernetes.Interface) func(context.Context, netip.Addr) 
 	}
 }
 
-// probePods connects from a given address to another node by the address that its pods' gateway has, the first of their range or, in HNS networks,
-// the second. Kubelets listen there, on the port served mostly; a refusal has found its way as well.
+// probePods connects from a given address to another node, at the address of its pods' gateway: the first of their range or, in HNS
+// networks, the second. Kubelets listen there, usually on the port of served. A refused connection also proves the route.
 func probePods(served string) func(ctx context.Context, from netip.Addr, to netip.Prefix) error {
 	_, port, err := net.SplitHostPort(served)
 	if err != nil {

@@ -25,12 +25,12 @@ import (
 	"github.com/winkube/winkube/pkg/probe"
 )
 
-// workload is the pods, and what is theirs alone.
+// workload is the pods, and the parts that only they use.
 type workload struct {
 	pods    *worker.Manager
 	runtime *runtime
 	ports   hostPorts
-	cgroups *podcgroup.Manager // nil: pods have none
+	cgroups *podcgroup.Manager // nil: no pod cgroups
 }
 
 func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Manager) workload {
@@ -42,7 +42,7 @@ func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Mana
 		Node: b.objects.Node, FreshNode: func(ctx context.Context) *v1.Node { return freshNode(ctx, clients.Main, cfg.NodeName) }, Reserved: reservedPorts(cfg),
 	})
 	resolver := cfg.Resolver
-	resolver.HostIPs, resolver.Capacity = hostIPs, capacity.list
+	resolver.HostIPs, resolver.Capacity, resolver.Cluster = hostIPs, capacity.list, b.cluster
 	resolver.RecursiveReadOnly, resolver.AppArmorLoaded, resolver.HyperV = b.engine.Client.RecursiveReadOnly, host.AppArmorProfile, b.engine.Client.HyperV
 	from := cfg.Source
 	from.Client, from.Registered = clients.Main, node.Registered
@@ -69,7 +69,7 @@ type allocatable struct {
 	node    *node.Manager
 }
 
-// list is the Node's status. Before that is known, static pods go by what it will be.
+// list returns the allocatable resources in the Node's status. Before the Node is known, static pods use the calculated values.
 func (a allocatable) list() v1.ResourceList {
 	if n := a.objects.Node(); n != nil {
 		return n.Status.Allocatable
@@ -81,7 +81,7 @@ func (a allocatable) list() v1.ResourceList {
 	return list
 }
 
-// freshNode asks the API server for our Node; nil where it does not answer in time.
+// freshNode reads our Node from the API server; nil if it does not answer in time.
 func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v1.Node {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
@@ -92,7 +92,7 @@ func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v
 	return fresh
 }
 
-// memoryAlarm has the kernel report when memory runs out; nil: it cannot.
+// memoryAlarm makes the kernel report when memory runs low; nil: it cannot.
 func memoryAlarm(platform pod.Platform, cgroups *podcgroup.Manager) guard.Alarm {
 	if platform.OS != "linux" {
 		return nil

@@ -1,5 +1,5 @@
-// Package app is the proxy's command line: flags in, one kubeproxy.Config out, and the proxy run with it. `proxy table` prints what would
-// be served for a manifest, without a host.
+// Package app is the proxy's command line: it turns flags into one kubeproxy.Config and runs the proxy with it. `proxy
+// table` prints what would be served for a manifest, without a host.
 package app
 
 import (
@@ -31,9 +31,11 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/routes"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
-// Main runs the proxy with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
+// Main runs the proxy with a command line and returns the exit code. Mistakes of the user give one line on stderr and
+// code 1.
 func Main(args []string) int {
 	code := 0
 	command := newCommand(&code, args)
@@ -45,6 +47,9 @@ func Main(args []string) int {
 	return code
 }
 
+// Command returns the command line with its flags and sub-commands, for the documentation.
+func Command() *cobra.Command { return newCommand(new(int), nil) }
+
 func newCommand(code *int, args []string) *cobra.Command {
 	root := &cobra.Command{
 		Use:           "proxy",
@@ -55,10 +60,10 @@ func newCommand(code *int, args []string) *cobra.Command {
 	}
 	root.CompletionOptions.DisableDefaultCmd = true
 	fs := root.Flags()
-	shown := &options{} // for --help and for mistakes; run parses again, over the file
+	shown := &options{} // for --help and errors; run parses again, over the file
 	setDefaults(&shown.config)
 	shown.addFlags(fs)
-	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run says it
+	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run prints the deprecation notes
 	root.RunE = func(*cobra.Command, []string) error {
 		if daemon.PrintVersion(os.Stdout, fs) {
 			return nil
@@ -72,11 +77,12 @@ func newCommand(code *int, args []string) *cobra.Command {
 	return root
 }
 
-// collectAt is the default GOGC: the proxy makes little garbage beside what it keeps of a large cluster.
+// collectAt is the default GOGC: the proxy produces little garbage compared with the state of a large cluster that it
+// holds.
 const collectAt = 50
 
-// run checks everything that can be checked without changing the host, then runs the proxy. A service that cannot start, also because it lacks its
-// configuration file, ends as a failed service, so that its manager restarts it.
+// run checks everything that it can check without changing the host, then runs the proxy. A service that cannot start,
+// for example because its configuration file is missing, ends as failed, so that the service manager restarts it.
 func run(args []string) (int, error) {
 	o, fs, err := parse(args)
 	if fs == nil {
@@ -105,7 +111,7 @@ func run(args []string) (int, error) {
 		debug.SetGCPercent(collectAt)
 	}
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-		if err != nil { // what a service waited for may be there by now
+		if err != nil { // what the service lacked may exist by now
 			if o, fs, w, err = begin(args); err != nil {
 				return err
 			}
@@ -128,7 +134,7 @@ func run(args []string) (int, error) {
 	}), nil
 }
 
-// begin reads everything from the beginning.
+// begin reads command line and configuration again.
 func begin(args []string) (*options, *pflag.FlagSet, *wiring, error) {
 	o, fs, err := parse(args)
 	if err != nil {
@@ -138,12 +144,12 @@ func begin(args []string) (*options, *pflag.FlagSet, *wiring, error) {
 	return o, fs, w, err
 }
 
-// wiring is what the proxy is made of.
+// wiring holds the parts of the proxy.
 type wiring struct {
 	settings *settings
 	config   *rest.Config // nil for --cleanup
 	table    routes.RoutingTable
-	open     func(context.Context) (relay.Addresses, error) // where addresses of services are kept
+	open     func(context.Context) (relay.Addresses, error) // opens the store of service addresses
 	remove   func(context.Context) error
 }
 
@@ -173,27 +179,30 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 	if w.table, err = routes.NewRoutingTable(); err != nil || o.cleanup {
 		return w, err
 	}
-	w.config, err = o.clientConfig()
+	if w.config, err = o.clientConfig(); err == nil && o.rotateToken && w.config.BearerTokenFile == "" {
+		err = fmt.Errorf("--rotate-token-file: kubeconfig %s names no tokenFile", o.config.ClientConnection.Kubeconfig)
+	}
 	return w, err
 }
 
-// cleanup removes what proxies left on this host.
+// cleanup removes what previous proxies left on this host.
 func (w *wiring) cleanup(ctx context.Context) error {
-	return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), untune(), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil))
+	return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), removeConnect(w.settings.connectCgroup), untune(), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil), forget(w.settings.windows))
 }
 
-// clientConfig is how the API server is reached.
+// clientConfig returns the client configuration for the API server.
 func (o *options) clientConfig() (*rest.Config, error) {
 	c := o.config.ClientConnection
 	out, err := kubeclient.Config(kubeclient.Options{Kubeconfig: c.Kubeconfig, Server: o.server(), UserAgent: daemon.UserAgent("kube-proxy"),
 		QPS: c.QPS, Burst: int(c.Burst), ContentType: c.ContentType})
 	if err == nil && c.Kubeconfig != "" && o.master != "" {
-		out.Host = o.master // as upstream has it, the flag wins over the file
+		out.Host = o.master // as upstream, the flag overrides the file
 	}
 	return out, err
 }
 
-// tellKubelet writes the problems with this host's routes to other nodes to a file, for the Node condition that only the kubelet may set.
+// tellKubelet writes the problems with this host's routes to other nodes to a file, for the Node condition that only
+// the kubelet may set.
 func (s *settings) tellKubelet(problems []routes.Problem) error {
 	file, err := report.OfHost(s.windows)
 	if err != nil {
@@ -206,14 +215,15 @@ func (s *settings) tellKubelet(problems []routes.Problem) error {
 	return file.Write(list)
 }
 
-// newRoutes keeps the way to other nodes' pods; apiServers are the addresses at which this program reaches the API server.
-func (s *settings) newRoutes(table routes.RoutingTable, facts *routes.Facts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
+// newRoutes returns the Manager of the routes to other nodes' pods; apiServers are the addresses at which this program
+// reaches the API server.
+func (s *settings) newRoutes(table routes.RoutingTable, facts *sharedFacts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
 	known := routes.Known{ClusterCIDRs: s.clusterCIDRs, APIServers: apiServers}
 	return routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows, Known: known}},
-		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts, Problem: problem, Here: s.tellKubelet})
+		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts.Facts, Problem: problem, Here: s.tellKubelet, Pods: facts.setPods})
 }
 
-// serve wires the parts and runs them.
+// serve assembles the parts and runs them.
 func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.RoutingTable) error {
 	client, err := kubernetes.NewForConfig(config)
 	if err != nil {
@@ -225,19 +235,30 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	defer running.Wait()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	if s.rotateToken {
+		token := &kubeclient.TokenFile{Path: config.BearerTokenFile, Client: client, Clock: clock.RealClock{}}
+		running.Go(func() { token.Run(ctx) })
+	}
 	hints, err := addresses.Changes(ctx)
 	if err != nil {
 		klog.InfoS("Cannot watch the host's addresses; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
 	}
-	facts := routes.NewFacts()
+	facts := newSharedFacts(s.windows)
 	sys := newSystem()
+	merged := wake.New()
+	joinHints(ctx, &running, merged, hints)
+	if err := host.WatchNextHops(ctx, routes.Protocol, merged.Send); err != nil {
+		klog.InfoS("Cannot watch the host's next hops; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
+	}
 	if s.backEnd == byHNS {
-		hints = sys.hints(ctx, &running, hints)
+		if err := sys.watchHNS(ctx, merged.Send); err != nil {
+			klog.InfoS("Cannot watch HNS; its changes are found by the periodic comparison", "reason", err.Error())
+		}
 	}
 	s.config.Holders = s.holders(config.Host)
 	base := kubeproxy.NewBase(s.config.Node, clock.RealClock{})
 	backEnd := s.newBackEnd(base, sys, addresses)
-	defer backEnd.relay.Close()
+	defer backEnd.close()
 	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
 		Client:  client,
 		Base:    base,
@@ -245,7 +266,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		Routes: s.newRoutes(table, facts, func(p routes.Problem) {
 			events.Event(&v1.ObjectReference{Kind: "Node", Name: p.Node, UID: types.UID(p.Node)}, v1.EventTypeWarning, p.Reason, p.Message)
 		}, apiServers(config.Host)),
-		Hints:  hints,
+		Hints:  merged,
 		Host:   hostOf(addresses),
 		Facts:  facts,
 		Events: events,
@@ -259,11 +280,16 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 			events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
 		})
 	})
-	// From here on the host is changed.
+	// From here on, the host changes.
 	tune()
 	s.setFirewall(ctx, sys)
+	if s.backEnd != byConnect {
+		if err := removeConnect(s.connectCgroup); err != nil { // they would keep handling connections with stale data
+			klog.ErrorS(err, "Cannot remove BPF programs of a previous run")
+		}
+	}
 	if s.backEnd != byPortProxy {
-		if err := sys.removeRules(ctx); err != nil { // they would hold the ports that are to be relayed
+		if err := sys.removeRules(ctx); err != nil { // they would occupy the ports to relay
 			klog.ErrorS(err, "Cannot remove port proxy rules of a previous run")
 		}
 	}

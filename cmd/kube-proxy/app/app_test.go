@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/routes"
@@ -17,6 +18,7 @@ import (
 
 func mustParse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 	t.Helper()
+	t.Cleanup(klog.CaptureState().Restore) // klog's flags are the process's: the next test would log into a directory that is gone
 	o, fs, err := parse(args)
 	if err != nil {
 		t.Fatal(err)
@@ -26,7 +28,7 @@ func mustParse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 
 var linux, windows = host.Facts{Hostname: "host1", OS: "linux"}, host.Facts{Hostname: "host1", OS: "windows", WindowsBuild: 20348}
 
-// TestOldCommandLines: the seeds' own command lines work as written, and those of the SDN scripts.
+// TestOldCommandLines: the command lines of the first releases work as written, and those of the SDN scripts.
 func TestOldCommandLines(t *testing.T) {
 	t.Setenv(envInterface, "vEthernet (HNS Internal NIC)")
 	o, fs := mustParse(t, "--v=3", "--proxy-mode=userspace", "--hostname-override=Win1", "--master=192.0.2.1:8080", "--bind-address=192.0.2.7")
@@ -87,13 +89,13 @@ func TestSettings(t *testing.T) {
 	}
 }
 
-// TestMistakes: each is one line that names the flag and the value, and says what is right.
+// TestMistakes: each is one line that names the flag and the value, and says what would be right.
 func TestMistakes(t *testing.T) {
 	t.Setenv(envInterface, "")
 	for _, c := range []struct{ args, want string }{
 		{"", "want --kubeconfig or --master"},
 		{"--master=x --hostname-override=a_b", "--hostname-override=a_b"},
-		{"--master=x --proxy-mode=iptables", "--proxy-mode=iptables: want userspace"},
+		{"--master=x --proxy-mode=iptables", "--proxy-mode=iptables: want auto, userspace"},
 		{"--master=x --cluster-cidr=10.0.0.0", "--cluster-cidr=10.0.0.0: want a range"},
 		{"--master=x --nodeport-addresses=10.0.0.0/33", "--nodeport-addresses=10.0.0.0/33"},
 		{"--master=x --nodeport-addresses=primary,10.0.0.0/8", "--nodeport-addresses=primary"},
@@ -124,7 +126,7 @@ func TestMistakes(t *testing.T) {
 		{"--master=x --proxy-mode=kernelspace --network-name=cbr0", "build 14393) has no load balancers", server2016},
 		{"--master=x --network-mode=overlay", "build 14393) does not support subnets of other nodes, which needs build 17763 (Server 2019, with the updates from KB4489899 on); want host-gateway", server2016},
 		{"--master=x --network-mode=overlay --proxy-mode=userspace", "--proxy-mode=userspace: pods of a Windows overlay (--network-mode=overlay) reach Services only through HNS load balancers; want kernelspace", windows},
-		{"--master=x --network-mode=overlay --proxy-mode=ipvs", "--proxy-mode=ipvs: want userspace, or on Windows kernelspace", windows},
+		{"--master=x --network-mode=overlay --proxy-mode=ipvs", "--proxy-mode=ipvs: want auto, userspace, on Linux connect, or on Windows kernelspace", windows},
 	} {
 		o, _ := mustParse(t, strings.Fields(c.args)...)
 		if _, err := o.settings(c.facts); err == nil || !strings.Contains(err.Error(), c.want) {
@@ -137,7 +139,7 @@ func TestMistakes(t *testing.T) {
 	}
 }
 
-// TestOverlay: on Windows the one flag is enough, and what was named wins.
+// TestOverlay: on Windows one flag is enough, and explicit settings take precedence.
 func TestOverlay(t *testing.T) {
 	t.Setenv(envInterface, "")
 	t.Setenv("KUBE_NETWORK", "")
@@ -162,7 +164,7 @@ func TestOverlay(t *testing.T) {
 	}
 }
 
-// TestMainFails: what only the whole command line shows.
+// TestMainFails: mistakes that only the whole command line shows.
 func TestMainFails(t *testing.T) {
 	t.Setenv(envInterface, "")
 	for _, args := range []string{"--no-such-flag", "--master=x argument", "--kubeconfig=/no/such/file", "--v=x", "table", "table -f /no/such/file"} {

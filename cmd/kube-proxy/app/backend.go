@@ -17,7 +17,9 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeproxy"
 	"github.com/winkube/winkube/pkg/netsh"
+	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/proxy"
+	"github.com/winkube/winkube/pkg/proxy/connect"
 	"github.com/winkube/winkube/pkg/proxy/hnslb"
 	"github.com/winkube/winkube/pkg/proxy/portproxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
@@ -26,23 +28,31 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// The back ends, by the flags that choose them. What portproxy and hnslb cannot do is relayed.
+// The back ends and their flags. The relay serves what portproxy and hnslb cannot.
 const (
 	byRelay     = "relay"     // --proxy-mode=userspace
 	byPortProxy = "portproxy" // --proxy-mode=userspace --userspace-backend=portproxy
 	byHNS       = "hnslb"     // --proxy-mode=kernelspace
+	byConnect   = "connect"   // --proxy-mode=connect; with a relay besides
 )
 
-// firstHNSBuild is that of Server 2019: load balancers of HNS can be listed and told apart from there on (interface version 2).
+// firstHNSBuild is Server 2019, the first Windows whose HNS load balancers can be listed and distinguished (API version
+// 2).
 const firstHNSBuild = 17763
 
 // setBackEnd chooses the back end.
 func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
+	if o.config.Mode == "auto" {
+		o.config.Mode = ""
+		if !windows {
+			o.config.Mode = "connect"
+		}
+	}
 	mode := cmp.Or(string(o.config.Mode), "userspace")
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
 	if windows && facts.WindowsBuild >= firstHNSBuild {
-		s.hns.Network = cmp.Or(o.config.Winkernel.NetworkName, os.Getenv("KUBE_NETWORK"))
+		s.hns.Network, s.hns.Build = cmp.Or(o.config.Winkernel.NetworkName, os.Getenv("KUBE_NETWORK")), facts.WindowsBuild
 	}
 	if windows && s.mode == routes.Overlay {
 		mode = cmp.Or(string(o.config.Mode), "kernelspace")
@@ -57,10 +67,13 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 		return fmt.Errorf("--userspace-backend=portproxy: only Windows has port proxy rules; want relay")
 	case mode == "userspace":
 		return nil
+	case mode == "connect" && !windows:
+		s.config.Mode, s.backEnd = "connect", byConnect
+		return nil
 	case mode != "kernelspace":
-		return fmt.Errorf("--proxy-mode=%s: want userspace, or on Windows kernelspace", mode)
+		return fmt.Errorf("--proxy-mode=%s: want auto, userspace, on Linux connect, or on Windows kernelspace", mode)
 	case !windows:
-		s.backEnd = byRelay // see notes
+		s.backEnd = byRelay // notes explains this to the user
 		return nil
 	case facts.WindowsBuild < firstHNSBuild:
 		return fmt.Errorf("--proxy-mode=kernelspace: the HNS of this Windows (build %d) has no load balancers that can be managed, which needs build %d (Server 2019) or later; want --proxy-mode=userspace, which serves the same Services",
@@ -73,35 +86,36 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	return nil
 }
 
-// setOverlay checks what an overlay of Windows takes: pods on it send to Services through the virtual switch, where they meet its load balancers and
-// no socket of their host.
+// setOverlay checks the requirements of a Windows overlay: its pods send to Services through the virtual switch, which
+// has load balancers, but no sockets of the host.
 func (o *options) setOverlay(s *settings, facts host.Facts) error {
 	switch {
-	case o.cleanup: // whatever was there
+	case o.cleanup: // removes any mode
 	case facts.WindowsBuild < firstHNSBuild:
 		return fmt.Errorf("--network-mode=overlay: the HNS of this Windows (build %d) does not support subnets of other nodes, which needs build %d (Server 2019, with the updates from KB4489899 on); want host-gateway or upstream",
 			facts.WindowsBuild, firstHNSBuild)
 	case o.config.Mode == "userspace":
 		return fmt.Errorf("--proxy-mode=userspace: pods of a Windows overlay (--network-mode=overlay) reach Services only through HNS load balancers; want kernelspace, which is the default there")
 	}
-	s.hns.Network = cmp.Or(s.hns.Network, vxlan.DeviceName(true))
+	s.hns.Network, s.hns.Overlay = cmp.Or(s.hns.Network, vxlan.DeviceName(true)), true
 	return nil
 }
 
-// setHNS reads what HNS load balancers need beside the network's name; an --source-vip that is no address was refused before.
+// setHNS sets the options of HNS load balancers besides the network's name; an invalid --source-vip was refused
+// earlier.
 func (o *options) setHNS(s *settings) {
 	s.hns.DSR = o.config.Winkernel.EnableDSR
-	s.hns.SourceVIP, _ = netip.ParseAddr(o.config.Winkernel.SourceVip) // "": hnslb finds it
+	s.hns.SourceVIP, _ = netip.ParseAddr(o.config.Winkernel.SourceVip) // "": hnslb finds it itself
 	s.hns.Node = func() (netip.Addr, string) {
 		addrs, err := host.NodeAddress(o.config.BindAddress)
 		if err != nil || len(addrs) == 0 {
-			return netip.Addr{}, "" // hnslb says what overlays miss without
+			return netip.Addr{}, "" // hnslb reports what overlays lack without it
 		}
 		return addrs[0], hardwareAddress(addrs[0])
 	}
 }
 
-// hardwareAddress is that of the interface that has an address, "" for none.
+// hardwareAddress returns the hardware address of the interface with an address; "": none.
 func hardwareAddress(addr netip.Addr) string {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -110,7 +124,7 @@ func hardwareAddress(addr netip.Addr) string {
 	for _, link := range links {
 		list, err := link.Addrs()
 		if err != nil {
-			continue // it went away meanwhile
+			continue // the interface has gone
 		}
 		for _, one := range list {
 			if n, ok := one.(*net.IPNet); ok && n.IP.Equal(addr.AsSlice()) {
@@ -121,48 +135,46 @@ func hardwareAddress(addr netip.Addr) string {
 	return ""
 }
 
-// system is what only Windows has; without it the fields are nil.
+// system holds what exists only on Windows; elsewhere the fields are nil.
 type system struct {
 	hns      hns.Client
 	watchHNS func(ctx context.Context, tell func()) error
 	netsh    *netsh.Program
 }
 
-// hints are those of the host's addresses, which may be nil, and those of HNS. running gets what passes them on until ctx ends.
-func (sys *system) hints(ctx context.Context, running *sync.WaitGroup, addresses <-chan struct{}) <-chan struct{} {
-	merged := wake.New()
-	if err := sys.watchHNS(ctx, merged.Send); err != nil {
-		klog.InfoS("Cannot watch HNS; its changes are found by the periodic comparison", "reason", err.Error())
-	}
+// joinHints forwards hints to merged until ctx ends.
+func joinHints(ctx context.Context, running *sync.WaitGroup, merged wake.Signal, hints <-chan struct{}) {
 	running.Go(func() {
 		for {
 			select {
-			case <-addresses:
+			case <-hints:
 				merged.Send()
 			case <-ctx.Done():
 				return
 			}
 		}
 	})
-	return merged
 }
 
-// holdNothing has addresses hold none.
+// holdNothing removes all service addresses.
 func holdNothing(ctx context.Context, addresses relay.Addresses) error {
 	_, err := addresses.Set(ctx, relay.Local{})
 	return err
 }
 
-// backEnd is what serves Services. Each has a relay, which its maker closes.
+// backEnd serves Services. Each one includes a relay.
 type backEnd struct {
 	proxy.Backend
-	relay *relay.Relay
+	close func()
 }
 
-// newBackEnd puts the chosen back end together.
+// newBackEnd assembles the chosen back end.
 func (s *settings) newBackEnd(base *kubeproxy.Base, sys system, addresses relay.Addresses) backEnd {
+	if sys.netsh != nil && s.firewall {
+		addresses = newWall(addresses, sys.netsh)
+	}
 	config := relay.Config{Addresses: addresses, NodePorts: s.nodePorts, UDPIdle: s.udpIdle, ClientShare: s.clientShare, Warn: base.Inbox.Warn, Clock: clock.RealClock{}}
-	var first proxy.Backend // it serves what it can, and the relay the rest
+	var first proxy.Backend // serves what it can; the relay serves the rest
 	var serves func(*proxy.Route) bool
 	switch s.backEnd {
 	case byPortProxy:
@@ -171,27 +183,45 @@ func (s *settings) newBackEnd(base *kubeproxy.Base, sys system, addresses relay.
 		first, serves = portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: forRules, NodePorts: s.nodePorts, NoFirewall: !s.firewall}), portproxy.Serves
 	case byHNS:
 		balancers := s.hns
-		balancers.Client = sys.hns
-		first, serves = hnslb.New(balancers), hnslb.Serves
+		balancers.Client, balancers.Ports = sys.hns, sys.dynamicPorts
+		balancer := hnslb.New(balancers)
+		base.Registry.MustRegister(balancer.Collectors()...)
+		first, serves = balancer, balancers.Serves
 	}
 	r := relay.New(newPlane(), config)
 	base.Registry.MustRegister(r.Collectors()...)
-	if first == nil {
-		return backEnd{r, r}
+	switch {
+	case s.backEnd == byConnect:
+		c := connect.New(connectKernel(s.connectCgroup), connect.Limits{})
+		base.Registry.MustRegister(c.Collectors()...)
+		return backEnd{kubeproxy.Beside{First: c, Rest: r}, func() { c.Close(); r.Close() }}
+	case first == nil:
+		return backEnd{r, r.Close}
 	}
-	return backEnd{kubeproxy.NewSplit(first, r, serves), r}
+	return backEnd{kubeproxy.NewSplit(first, r, serves), r.Close}
 }
 
-// noAddresses is for a portproxy that only removes: the addresses are cleaned by themselves.
+// dynamicPorts reads the dynamic TCP ports and the excluded ranges from netsh.
+func (sys *system) dynamicPorts(ctx context.Context) (portblocks.Ports, error) {
+	output, failed := sys.netsh.Script(ctx, []string{portblocks.ListDynamic, portblocks.ListExcluded})
+	ports, err := portblocks.ParseDynamic(output)
+	if err != nil {
+		return ports, errors.Join(err, failed)
+	}
+	ports.Excluded = portblocks.ParseExcluded(output)
+	return ports, nil
+}
+
+// noAddresses is for a portproxy that only removes rules: the addresses are removed separately.
 type noAddresses struct{}
 
-func (noAddresses) Set(context.Context, []netip.Addr) error { return nil }
-func (noAddresses) Host() ([]netip.Addr, error)             { return nil, nil }
+func (noAddresses) Set(context.Context, []netip.Addr) ([]netip.Addr, error) { return nil, nil }
+func (noAddresses) Host() ([]netip.Addr, error)                             { return nil, nil }
 
-// firewallName is that of the rule which lets clients of other hosts reach this program.
+// firewallName is the name of the rule that lets clients on other hosts reach this program.
 const firewallName = "winkube kube-proxy"
 
-// setFirewall allows clients of other hosts through Windows Firewall, or removes that rule.
+// setFirewall allows clients on other hosts through Windows Firewall, or removes that rule.
 func (s *settings) setFirewall(ctx context.Context, sys system) {
 	if sys.netsh == nil {
 		return
@@ -199,9 +229,19 @@ func (s *settings) setFirewall(ctx context.Context, sys system) {
 	if err := sys.netsh.AdmitSelf(ctx, firewallName, s.firewall); err != nil {
 		klog.InfoS("Cannot change Windows Firewall; clients on other hosts may be blocked", "err", err)
 	}
+	if !s.firewall {
+		sys.removeWall(ctx)
+	}
 }
 
-// removeRules removes port proxy rules of former runs.
+// removeWall removes the rules at service addresses. If the firewall does not respond, its rules have no effect.
+func (sys *system) removeWall(ctx context.Context) {
+	if err := sys.netsh.Admit(ctx, wallName, ""); err != nil {
+		klog.InfoS("Cannot remove rules of Windows Firewall", "name", wallName, "err", err)
+	}
+}
+
+// removeRules removes port proxy rules of previous runs.
 func (sys *system) removeRules(ctx context.Context) error {
 	if sys.netsh == nil {
 		return nil
@@ -209,16 +249,17 @@ func (sys *system) removeRules(ctx context.Context) error {
 	return portproxy.New(portproxy.Config{Netsh: sys.netsh, Addresses: noAddresses{}}).Sync(ctx, &proxy.Table{}, nil)
 }
 
-// cleanup removes what proxies before us left in Windows, whatever their back end was. Load balancers are looked for in a network that is named.
+// cleanup removes what previous proxies left in Windows, whatever their back end was. Load balancers are removed only
+// if their network is named.
 func (s *settings) cleanup(ctx context.Context, sys system) error {
 	errs := []error{sys.removeRules(ctx)}
 	if sys.netsh != nil {
-		errs = append(errs, sys.netsh.AdmitSelf(ctx, firewallName, false))
+		errs = append(errs, sys.netsh.AdmitSelf(ctx, firewallName, false), sys.netsh.Admit(ctx, wallName, ""))
 	}
 	return errors.Join(append(errs, s.removeBalancers(ctx, sys))...)
 }
 
-// removeBalancers removes HNS load balancers of former runs, in a network that is named.
+// removeBalancers removes HNS load balancers of previous runs if their network is named.
 func (s *settings) removeBalancers(ctx context.Context, sys system) error {
 	if sys.hns == nil || s.hns.Network == "" {
 		return nil

@@ -5,13 +5,16 @@ import (
 	"errors"
 	"net"
 	"net/netip"
+	"strings"
 	"testing"
 
+	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
 )
 
-// TestOnSwitch: the switch is made when an address is wanted and its adapter is missing, and not for nothing; a look that fails is no missing adapter.
+// TestOnSwitch: the switch is created only if an address is wanted and its adapter is missing; a failed look does not
+// mean that the adapter is missing.
 func TestOnSwitch(t *testing.T) {
 	there, made := false, 0
 	failure, blind := errors.New("no switch"), errors.New("Windows does not list its adapters")
@@ -59,5 +62,30 @@ func TestHardwareAddress(t *testing.T) {
 	}
 	if got := hardwareAddress(netip.MustParseAddr("203.0.113.99")); got != "" {
 		t.Errorf("an unused address has %q", got)
+	}
+}
+
+func TestConnectMode(t *testing.T) {
+	t.Setenv(envInterface, "")
+	t.Setenv("KUBE_NETWORK", "")
+	for _, c := range []struct {
+		args, backEnd, mode string
+		facts               host.Facts
+	}{
+		{"--proxy-mode=connect", byConnect, "connect", linux},
+		{"--proxy-mode=auto", byConnect, "connect", linux},
+		{"", byRelay, "userspace", linux},
+		{"--proxy-mode=auto", byRelay, "userspace", windows},
+		{"--proxy-mode=auto --network-mode=overlay", byHNS, "kernelspace", windows},
+	} {
+		o, _ := mustParse(t, strings.Fields("--master=x --connect-cgroup=/sys/fs/cgroup/x "+c.args)...)
+		s, err := o.settings(c.facts)
+		if err != nil || s.backEnd != c.backEnd || s.config.Mode != c.mode || s.connectCgroup != "/sys/fs/cgroup/x" {
+			t.Errorf("%s on %s: %v, %+v", c.args, c.facts.OS, err, s)
+		}
+	}
+	o, _ := mustParse(t, "--master=x", "--proxy-mode=connect")
+	if _, err := o.settings(windows); err == nil || !strings.Contains(err.Error(), "--proxy-mode=connect: want auto, userspace, on Linux connect") {
+		t.Errorf("connect on Windows: %v", err)
 	}
 }

@@ -23,7 +23,7 @@ func configAt(t *testing.T, text string) string {
 
 const header = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\n"
 
-// kubeadm writes every field, most of them empty.
+// kubeadmConfig is as kubeadm writes it: with every field, most of them empty.
 const kubeadmConfig = header + `bindAddress: 0.0.0.0
 bindAddressHardFail: false
 clientConnection:
@@ -110,7 +110,7 @@ metricsBindAddress: 127.0.0.1:1
 			t.Errorf("no %s in\n%s", part, data)
 		}
 	}
-	// What was written means the same again.
+	// What was written has the same meaning when read again.
 	again, fs2 := mustParse(t, "--config", configAt(t, string(data)))
 	first, err1 := o.effective(fs)
 	second, err2 := again.effective(fs2)
@@ -121,7 +121,7 @@ metricsBindAddress: 127.0.0.1:1
 	}
 }
 
-// TestConfigFileMistakes: each is named with its line.
+// TestConfigFileMistakes: each error has the line number.
 func TestConfigFileMistakes(t *testing.T) {
 	t.Setenv(envInterface, "")
 	for text, want := range map[string]string{
@@ -131,7 +131,7 @@ func TestConfigFileMistakes(t *testing.T) {
 		"apiVersion: v1\nkind: Pod":                            "want apiVersion: kubeproxy.config.k8s.io/v1alpha1",
 		header + "bindAddress: 1.2.3.4\nclusterCIDR: everyone": "proxy.yaml:4: clusterCIDR: --cluster-cidr=everyone: want a range",
 		header + "nodePortAddresses: [10.0.0.0/33]":            "proxy.yaml:3: nodePortAddresses: --nodeport-addresses=10.0.0.0/33: want ranges",
-		header + "mode: ipvs":                                  "proxy.yaml:3: mode: --proxy-mode=ipvs: want userspace",
+		header + "mode: ipvs":                                  "proxy.yaml:3: mode: --proxy-mode=ipvs: want auto, userspace",
 		header + "configSyncPeriod: -1s":                       "proxy.yaml:3: configSyncPeriod: --config-sync-period=-1s",
 		"":                                                     `it is "" ""`,
 	} {
@@ -149,7 +149,7 @@ func TestConfigFileMistakes(t *testing.T) {
 	}
 }
 
-// TestBindings: a flag changes the field that it is listed with, and that field gives the flag its value.
+// TestBindings: a flag changes the field in its binding, and that field sets the flag.
 func TestBindings(t *testing.T) {
 	text := func(o *options, fs *pflag.FlagSet, path string) string {
 		t.Helper()
@@ -183,7 +183,7 @@ func TestBindings(t *testing.T) {
 		}
 		value := values[f.Value.Type()]
 		if b.Flag == "logging-format" {
-			continue // text is the one that there is
+			continue // text is the only one
 		}
 		if value == "" {
 			value = "7"
@@ -195,7 +195,7 @@ func TestBindings(t *testing.T) {
 		if after := text(o, fs, b.Path); after == before {
 			t.Errorf("--%s=%s leaves %s as it was: %s", b.Flag, value, b.Path, after)
 		}
-		if b.Flag == "v" || b.Flag == "log-flush-frequency" { // they are the process's
+		if b.Flag == "v" || b.Flag == "log-flush-frequency" { // they belong to the process
 			if err := f.Value.Set(given); err != nil {
 				t.Error(err)
 			}
@@ -203,7 +203,7 @@ func TestBindings(t *testing.T) {
 	}
 }
 
-// TestRetiredFlags: command lines of upstream's proxy of many releases are taken.
+// TestRetiredFlags: command lines of many releases of upstream's proxy are accepted.
 func TestRetiredFlags(t *testing.T) {
 	t.Setenv(envInterface, "")
 	o, fs := mustParse(t, "--master=x", "--masquerade-all", "--conntrack-min", "0", "--conntrack-max-per-core=0", "--ipvs-strict-arp=true", "--oom-score-adj=-999",

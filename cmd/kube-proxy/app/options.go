@@ -14,7 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/daemon"
 )
 
-// envInterface names the interface that is to hold the addresses of services, as in the first releases for Windows.
+// envInterface names the interface for service addresses, as in the first releases for Windows.
 const envInterface = "INTERFACE_TO_ADD_SERVICE_IP"
 
 const (
@@ -22,29 +22,33 @@ const (
 	defaultMetrics = "127.0.0.1:10249"
 )
 
-// options is all that the user configures: a KubeProxyConfiguration, to whose fields flags are bound, and the flags that it has no field for.
+// options is the user's configuration: a KubeProxyConfiguration, with flags bound to its fields, and the flags without
+// a field.
 type options struct {
 	config config.KubeProxyConfiguration
-	file   daemon.ConfigFile // which field of config the file set
+	file   daemon.ConfigFile // which fields of config the file set
 
 	configPath, writeConfigTo string
 	master                    string
 	userspaceBackend          string
+	connectCgroup             string
 	clientShare               int
 	networkMode, nextHop      string
 	healthzPort, metricsPort  int
 	windowsFirewall           bool
 	cleanup, initOnly         bool
+	rotateToken               bool
 }
 
-// addFlags declares the flags. Those of config's fields begin with the field's present value. Names, defaults and meanings are upstream's where
-// upstream has (or had) the flag.
+// addFlags declares the flags. Flags for fields of config default to the field's current value. Names, defaults and
+// meanings are upstream's if upstream has (or had) the flag.
 func (o *options) addFlags(fs *pflag.FlagSet) {
 	daemon.AddFlags(fs)
 	c := &o.config
 	fs.StringVar(&o.configPath, "config", "", "`file` with a KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); flags override it")
 	fs.StringVar(&o.writeConfigTo, "write-config-to", "", "write the resulting configuration to this `file`, and exit")
 	fs.StringVar(&c.ClientConnection.Kubeconfig, "kubeconfig", c.ClientConnection.Kubeconfig, "`file` with the API server's address and the proxy's credentials")
+	fs.BoolVar(&o.rotateToken, "rotate-token-file", false, "renew the service account's token in the file that --kubeconfig names as tokenFile, with the rights of that token")
 	fs.StringVar(&o.master, "master", "", "API server's `address`: host:port, http://... or https://...; overrides that of --kubeconfig")
 	fs.Float32Var(&c.ClientConnection.QPS, "kube-api-qps", c.ClientConnection.QPS, "requests per second to the API server")
 	fs.Int32Var(&c.ClientConnection.Burst, "kube-api-burst", c.ClientConnection.Burst, "requests to the API server in a burst")
@@ -53,7 +57,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HostnameOverride, "hostname-override", c.HostnameOverride, "`name` of the Node (default: the host's name in lower case)")
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "`address` of this node; 0.0.0.0 and :: allow both address families")
 
-	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: this program relays connections, on every system; kernelspace: HNS load balancers of Windows do (default: userspace; on Windows with --network-mode=overlay kernelspace)")
+	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: this program relays connections, on every system; connect: BPF programs of Linux choose an endpoint when a client on this host connects to a ClusterIP, and this program relays the rest; kernelspace: HNS load balancers of Windows do; auto: connect on Linux, elsewhere the default (default: userspace; on Windows with --network-mode=overlay kernelspace)")
+	fs.StringVar(&o.connectCgroup, "connect-cgroup", "", "`directory` of a cgroup of version 2; the clients in it and below are those of this host, for --proxy-mode=connect (default: all processes)")
 	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`backend` for userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: the addresses of the Node (default: all)")
 	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "`range` of all pods, or an IPv4 and an IPv6 range, separated by a comma; routes are written only to ranges within it")
@@ -80,12 +85,12 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	addRetiredFlags(fs)
 }
 
-// gates is --feature-gates, bound to the field.
+// gates implements --feature-gates, bound to the field.
 type gates struct{ to *map[string]bool }
 
 func (gates) Type() string { return "stringToBool" }
 
-// String lists the gates as Set takes them.
+// String formats the gates as Set accepts them.
 func (g gates) String() string {
 	if g.to == nil {
 		return ""
@@ -97,7 +102,7 @@ func (g gates) String() string {
 	return strings.Join(parts, ",")
 }
 
-// Set adds gates, or changes them.
+// Set adds or changes gates.
 func (g gates) Set(text string) error {
 	if *g.to == nil {
 		*g.to = map[string]bool{}
@@ -113,7 +118,7 @@ func (g gates) Set(text string) error {
 	return nil
 }
 
-// server is the API server for the client's configuration, which takes exactly one of it and a kubeconfig.
+// server returns the API server for the client's configuration, which accepts either it or a kubeconfig.
 func (o *options) server() string {
 	if o.config.ClientConnection.Kubeconfig != "" {
 		return ""
@@ -121,7 +126,7 @@ func (o *options) server() string {
 	return o.master
 }
 
-// notes says in one line each what was asked for and is not done, and why.
+// notes returns one line for each option that has no effect, with the reason.
 func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
 	var out []string
 	if o.config.Mode == "kernelspace" && backEnd != byHNS {

@@ -9,15 +9,15 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/routes"
 )
 
-// lists hands on each listing of a table: one is asked for by each pass of the routes' manager.
+// lists sends the table's contents after each change.
 type lists struct {
 	*routes.Fake
-	changed chan string // what the table has after a change
+	changed chan string // the table's contents after a change
 }
 
 func (l lists) Change(ctx context.Context, d routes.Diff) error {
@@ -26,7 +26,7 @@ func (l lists) Change(ctx context.Context, d routes.Diff) error {
 	return err
 }
 
-// TestClusterCIDR: the flag and the facts that the rest of the proxy finds out reach the routes.
+// TestClusterCIDR: the flag and the facts that the rest of the proxy learns reach the routes.
 func TestClusterCIDR(t *testing.T) {
 	o, _ := mustParse(t, "--hostname-override=n1", "--kubeconfig=x", "--cluster-cidr=10.244.0.0/16,fd00:244::/48")
 	s, err := o.settings(linux)
@@ -38,11 +38,11 @@ func TestClusterCIDR(t *testing.T) {
 			Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: addr}}}}
 	}
 	// Without the flag n3 would be believed: it is near the others.
-	client := fake.NewClientset(node("n1", "10.1.0.11", "10.244.0.0/24"), node("n2", "10.1.0.12", "10.244.1.0/24"), node("n3", "10.1.0.13", "10.245.0.0/24"), node("n4", "10.1.0.14", "10.244.9.0/24"))
+	client := kubeclienttest.NewClientset(node("n1", "10.1.0.11", "10.244.0.0/24"), node("n2", "10.1.0.12", "10.244.1.0/24"), node("n3", "10.1.0.13", "10.245.0.0/24"), node("n4", "10.1.0.14", "10.244.9.0/24"))
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	table := lists{routes.NewFake(netip.MustParsePrefix("10.1.0.11/24")), make(chan string, 10)}
-	facts := routes.NewFacts()
+	facts := &sharedFacts{Facts: routes.NewFacts()}
 	manager := s.newRoutes(table, facts, func(routes.Problem) {}, apiServers("https://10.1.0.10:6443"))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

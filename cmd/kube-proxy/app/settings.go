@@ -19,13 +19,13 @@ import (
 	"github.com/winkube/winkube/pkg/routes"
 )
 
-// settings are what the command line means on this host.
+// settings is the meaning of the command line on this host.
 type settings struct {
 	config           kubeproxy.Config
 	backEnd          string
-	firewall         bool // of Windows: clients of other hosts are let through it
+	firewall         bool // Windows Firewall admits clients on other hosts
 	hns              hnslb.Config
-	serviceInterface string // "": one of our own
+	serviceInterface string // "": one that we create
 	nodePorts        []netip.Prefix
 	udpIdle          time.Duration
 	clientShare      int
@@ -33,11 +33,14 @@ type settings struct {
 	mode             routes.Mode
 	nextHop          routes.NextHop
 	clusterCIDRs     []netip.Prefix
+	rotateToken      bool
+	connectCgroup    string // "": all processes of this host
 }
 
-// settings checks every flag. The first mistake is the error; nothing is touched.
+// settings checks every flag and returns the first mistake. It changes nothing.
 func (o *options) settings(facts host.Facts) (*settings, error) {
-	s := &settings{firewall: o.windowsFirewall, udpIdle: o.config.Conntrack.UDPStreamTimeout.Duration, clientShare: o.clientShare, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows"}
+	s := &settings{firewall: o.windowsFirewall, udpIdle: o.config.Conntrack.UDPStreamTimeout.Duration, clientShare: o.clientShare, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows",
+		rotateToken: o.rotateToken, connectCgroup: o.connectCgroup}
 	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.config.HostnameOverride, facts.Hostname)))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)
@@ -128,7 +131,7 @@ func (o *options) setRanges(s *settings) error {
 }
 
 func (o *options) setServers(s *settings) error {
-	if bind, err := netip.ParseAddr(o.config.BindAddress); err == nil && bind.Is6() { // as upstream has it, where nothing else is said
+	if bind, err := netip.ParseAddr(o.config.BindAddress); err == nil && bind.Is6() { // as upstream, unless the user set another address
 		for value, other := range map[*string][2]string{&o.config.HealthzBindAddress: {defaultHealthz, "[::]:10256"}, &o.config.MetricsBindAddress: {defaultMetrics, "[::1]:10249"}} {
 			if *value == other[0] {
 				*value = other[1]
@@ -155,7 +158,7 @@ func (o *options) setServers(s *settings) error {
 	return nil
 }
 
-// parseListen takes an address with or without a port.
+// parseListen parses an address with or without a port.
 func parseListen(text string, port int) (netip.AddrPort, error) {
 	if addr, err := netip.ParseAddr(text); err == nil {
 		return netip.AddrPortFrom(addr, uint16(port)), nil

@@ -6,22 +6,30 @@ import (
 
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/proxy/connect"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/proxy/relay/epoll"
 	"github.com/winkube/winkube/pkg/proxy/relay/tuning"
 )
 
-// newSystem has nothing: Linux is served by sockets alone.
+// newSystem returns an empty system: Linux is served by sockets alone.
 func newSystem() system { return system{} }
 
-// loops is how many the relay's plane has: one for each processor that this program may use, before tune gives it more.
+// loops returns the number of loops of the relay's plane: one for each processor that this program may use, before tune
+// gives it more.
 func loops() int { return epoll.Loops(runtime.GOMAXPROCS(0)) }
 
-// newPlane is what carries the relay's data.
+// newPlane returns the plane that carries the relay's data.
 func newPlane() relay.NewPlane { return epoll.New(loops()) }
 
-// tune changes the settings of this program and of its host that the plane wants, and logs each of them.
+// connectKernel returns the kernel's part of deciding when clients in a cgroup connect.
+func connectKernel(cgroup string) connect.Kernel { return connect.NewKernel(cgroup) }
+
+// removeConnect removes connectKernel's BPF programs and maps.
+func removeConnect(cgroup string) error { return connect.NewKernel(cgroup).Remove() }
+
+// tune changes the settings of this program and its host that the plane needs, and logs each of them.
 func tune() {
 	changes, err := tuning.Apply(loops())
 	for _, c := range changes {
@@ -32,13 +40,13 @@ func tune() {
 	}
 }
 
-// untune restores the settings of the host that tune has changed, now or in a former run.
+// untune restores the host's settings that tune changed in this or a previous run.
 func untune() error { return tuning.Restore() }
 
-// ownAddresses are those of a dummy interface, which is made with the first address.
+// ownAddresses returns the addresses of a dummy interface, which is created with the first address.
 func ownAddresses(context.Context) (relay.Addresses, error) { return addresses.New("") }
 
-// removeOwn removes that interface, and the routes and rules beside it.
+// removeOwn removes that interface and its routes and rules.
 func removeOwn(ctx context.Context) error {
 	own, err := addresses.New("")
 	if err != nil {

@@ -10,15 +10,21 @@ import (
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/netsh"
 	"github.com/winkube/winkube/pkg/network/hostnet"
+	"github.com/winkube/winkube/pkg/proxy/connect"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// newPlane is what carries the relay's data.
+// newPlane returns the plane that carries the relay's data.
 func newPlane() relay.NewPlane { return relay.Goroutines }
 
-// tune changes nothing: Windows has no settings that the relay wants otherwise.
+// connectKernel is never called: --proxy-mode=connect is only for Linux.
+func connectKernel(string) connect.Kernel { return nil }
+
+func removeConnect(string) error { return nil }
+
+// tune changes nothing: the relay needs no other settings on Windows.
 func tune() {}
 
 func untune() error { return nil }
@@ -27,17 +33,18 @@ func newSystem() system {
 	return system{hns: hns.NewClient(), watchHNS: hns.Watch, netsh: netsh.New(command.New())}
 }
 
-// internalSwitch holds the addresses of services where no interface is named: the switch that administrators made by New-VMSwitch for the first
-// releases. One that they made is used.
+// internalSwitch has the service addresses if no interface is configured. Administrators created it with New-VMSwitch
+// for the first releases; such a switch is reused.
 const internalSwitch = "KubeProxySwitch"
 
-// switchAdapters are the names that its adapter may have, the better first: HNS of Server 2016 gives internal adapters the second.
+// switchAdapters are the possible names of its adapter, best first: HNS of Server 2016 gives internal adapters the
+// second.
 var switchAdapters = []string{"vEthernet (" + internalSwitch + ")", "vEthernet (HNS Internal NIC)"}
 
-// adapterWait is how long Windows may take from a new switch to its adapter.
+// adapterWait is how long Windows may take to add the adapter of a new switch.
 const adapterWait = 30 * time.Second
 
-// adapterExists says whether the host has an adapter of that name. An error: not known, for a look may fail.
+// adapterExists reports whether the host has an adapter of that name. An error: unknown, because a look may fail.
 func adapterExists(name string) (bool, error) {
 	_, err := addresses.New(name)
 	if errors.Is(err, addresses.ErrNoInterface) {
@@ -46,59 +53,43 @@ func adapterExists(name string) (bool, error) {
 	return err == nil, err
 }
 
-// firstAdapter is the first of the names that an adapter has; empty: none has it, or, with an error, none is known to.
-func firstAdapter(names []string) (string, error) {
-	var errs []error
-	for _, name := range names {
-		there, err := adapterExists(name)
-		if there {
-			return name, nil
-		}
-		errs = append(errs, err)
-	}
-	return "", errors.Join(errs...)
-}
-
-// ownAddresses are those of the internal switch, which is made where it is missing.
+// ownAddresses returns the addresses of the internal switch, which it creates if it is missing.
 func ownAddresses(ctx context.Context) (relay.Addresses, error) {
 	name, err := makeSwitch(ctx)
 	if err != nil {
 		return nil, err
 	}
-	held, _ := addresses.New(name) // was seen just now, and each Set looks again
+	held, _ := addresses.New(name) // just seen, and each Set checks again
 	again := func(ctx context.Context) error { _, err := makeSwitch(ctx); return err }
 	return &onSwitch{Addresses: held, exists: func() (bool, error) { return adapterExists(name) }, make: again}, nil
 }
 
-// makeSwitch makes the switch where its adapter is known to be missing, waits for that and returns its name. It looks every second as well, for
-// a look may fail.
+// makeSwitch creates the switch if its adapter is known to be missing, waits for the adapter and returns its name. It
+// also looks every second, because a look may fail.
 func makeSwitch(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, adapterWait)
 	hints := wake.New()
 	wait, watched := hostnet.New().Watch(ctx, hints)
 	defer func() { cancel(); wait() }()
-	for names := switchAdapters[:1]; ; {
-		name, err := firstAdapter(names)
+	m := switchMaker{names: switchAdapters, exists: adapterExists, create: func() error { return hns.MakeInternal(internalSwitch) }}
+	for {
+		name, err := m.step()
 		if name != "" {
 			return name, nil
 		}
-		if err == nil && len(names) < len(switchAdapters) {
-			if err := hns.MakeInternal(internalSwitch); err != nil {
-				return "", fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, err)
-			}
-			names = switchAdapters
-			continue
+		if m.refused != nil && err == nil {
+			return "", fmt.Errorf("cannot make the switch %s for service addresses (%s can name an interface instead): %w", internalSwitch, envInterface, m.refused)
 		}
 		select {
 		case <-hints:
 		case <-time.After(time.Second):
 		case <-ctx.Done():
-			return "", errors.Join(fmt.Errorf("the switch %s has no adapter %q after %s", internalSwitch, switchAdapters[0], adapterWait), err, watched)
+			return "", errors.Join(fmt.Errorf("the switch %s has no adapter %q after %s", internalSwitch, switchAdapters[0], adapterWait), err, m.refused, watched)
 		}
 	}
 }
 
-// removeOwn removes the addresses on the switch, and the switch if it is one that HNS made.
+// removeOwn removes the addresses on the switch, and the switch if HNS created it.
 func removeOwn(ctx context.Context) error {
 	var errs []error
 	for _, name := range switchAdapters {

@@ -1,5 +1,5 @@
-// Package app is the kubelet's command line: flags in, one kubelet.Config out, and the agent run with it. `kubelet plan` prints what
-// would be done for a manifest, without a host.
+// Package app is the kubelet's command line: it turns flags into a kubelet.Config and runs the agent with it. `kubelet plan` prints the plan for a
+// manifest, without a host.
 package app
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// Main runs the kubelet with a command line and returns the exit code. Mistakes of the user are one line on stderr and code 1.
+// Main runs the kubelet with a command line and returns the exit code. User errors are one line on stderr and code 1.
 func Main(args []string) int {
 	code := 0
 	command := newCommand(&code, args)
@@ -35,6 +35,9 @@ func Main(args []string) int {
 	}
 	return code
 }
+
+// Command returns the command line with its flags and subcommands, for its documentation.
+func Command() *cobra.Command { return newCommand(new(int), nil) }
 
 func newCommand(code *int, args []string) *cobra.Command {
 	root := &cobra.Command{
@@ -54,23 +57,23 @@ func newCommand(code *int, args []string) *cobra.Command {
 		*code, err = run(args)
 		return err
 	}
-	shown := &options{} // for --help and for mistakes; run parses again, over the files
+	shown := &options{} // for --help and parse errors; run parses again, with the files
 	setDefaults(&shown.config)
 	if err := shown.addFlags(fs); err != nil {
 		root.RunE = func(*cobra.Command, []string) error { return err }
 	}
-	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run says it
-	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout), newCRICommand(code), newHostDoctorCommand(os.Stdout))
+	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run prints the deprecation
+	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout), newCRICommand(code), newHostDoctorCommand(os.Stdout), newNodeCommand(os.Stdout))
 	daemon.AddServiceCommand(root, service)
 	return root
 }
 
-// collectAt is the default GOGC. What the agent keeps is small (5 MB with 40 pods), what it makes when many pods start together is much more:
-// 150 instead of Go's 100 saves a third of the collections.
+// collectAt is the default GOGC. The agent's live heap is small (5 MB with 40 pods), but it allocates much more when many pods start together: 150
+// instead of Go's 100 saves a third of the collections.
 const collectAt = 150
 
-// run checks everything that can be checked without changing the host, then runs the agent. A service that cannot begin ends as one, so
-// that its manager tries again: after a boot an address, or a disk with a file, may come later than we.
+// run checks everything that it can check without changing the host, then runs the agent. A Windows service that cannot start ends as a service, so
+// that the service manager retries: after a boot an address, or a disk with a file, may appear late.
 func run(args []string) (int, error) {
 	o, fs, cfg, err := prepare(args)
 	if err != nil && (fs == nil || o.from.writeTo != "" || !daemon.AsService(fs)) {
@@ -82,9 +85,9 @@ func run(args []string) (int, error) {
 	if os.Getenv("GOGC") == "" {
 		debug.SetGCPercent(collectAt)
 	}
-	// From here on the host is changed.
+	// The host is changed only from here on.
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
-		if err != nil { // what a service waited for may have been repaired meanwhile
+		if err != nil { // the cause may have been repaired while the service waited
 			if o, fs, cfg, err = prepare(args); err != nil {
 				return err
 			}
@@ -102,8 +105,8 @@ func run(args []string) (int, error) {
 	}), nil
 }
 
-// prepare reads command line, files and host, and makes what the kubelet is made of. It changes nothing on the host. Where a file is wrong, it
-// returns the options and flags of the command line alone with the error; without flags the command line is.
+// prepare reads command line, files and host, and builds the kubelet's Config. It changes nothing on the host. If a file is invalid, it returns the
+// options and flags of the command line with the error; if the command line is invalid, the flags are nil.
 func prepare(args []string) (*options, *pflag.FlagSet, kubelet.Config, error) {
 	plain := &options{}
 	given, err := plain.parse(args)
@@ -135,7 +138,7 @@ func (o *options) logStart(cfg kubelet.Config) {
 		klog.InfoS(note)
 	}
 	for name, value := range o.config.FeatureGates {
-		if name != "HyperVContainer" {
+		if name != "HyperVContainer" && name != gateVolumeHealth {
 			klog.InfoS("Ignoring this feature gate", "gate", name, "value", value)
 		}
 	}
@@ -147,7 +150,7 @@ func (o *options) logStart(cfg kubelet.Config) {
 	}
 }
 
-// protect says to the kernel how soon this process may be ended when memory is short (oom_score_adj in proc(5)).
+// protect sets the priority of this process for the kernel's OOM killer (oom_score_adj in proc(5)).
 func (o *options) protect(cfg kubelet.Config) {
 	if cfg.Platform.OS != "linux" {
 		return
@@ -157,11 +160,11 @@ func (o *options) protect(cfg kubelet.Config) {
 	}
 }
 
-// setFirewall lets in what this program listens on, or takes that back where it is not to. It may take as long as Windows does.
+// setFirewall admits connections to this program's ports, or removes the rule if it is not wanted. It may take as long as Windows needs.
 func (o *options) setFirewall(ctx context.Context, firewall *netsh.Program) {
 	var more []netsh.Allow
 	if network.Mode(o.network.mode) == network.Overlay {
-		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // no process listens: HNS receives it
+		more = []netsh.Allow{{Ports: []uint16{vxlan.Port}, UDP: true}} // no process listens: HNS receives the packets
 	}
 	if err := firewall.AdmitSelf(ctx, network.FirewallRule, o.network.firewall, more...); err != nil && ctx.Err() == nil {
 		klog.InfoS("Cannot open Windows Firewall; other hosts may not reach the kubelet (logs, exec, metrics) and hostPorts", "err", err)

@@ -25,14 +25,14 @@ const (
 	configKind    = "KubeletConfiguration"
 )
 
-// fulfilled are fields without a flag that need no note: the first six act, and the others ask for what is so in any case.
+// fulfilled are fields without a flag that need no note: the first six have an effect, and the others request the only behavior that there is.
 var fulfilled = []string{"shutdownGracePeriodByPodPriority", "nodeLeaseDurationSeconds", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
 	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
 
-// parse gives what no file has set its default and parses args over it, and the flags of --kubeadm-flags that args do not have.
+// parse sets defaults for all fields, parses args, and adds the flags of --kubeadm-flags that args do not have.
 func (o *options) parse(args []string) (*pflag.FlagSet, error) { return o.parseTo(args, os.Stderr) }
 
-// parseTo is parse; out gets the notes about flags that do nothing.
+// parseTo is parse; out receives the notes about ignored flags.
 func (o *options) parseTo(args []string, out io.Writer) (*pflag.FlagSet, error) {
 	setDefaults(&o.config)
 	fs, err := o.flagSet()
@@ -43,11 +43,27 @@ func (o *options) parseTo(args []string, out io.Writer) (*pflag.FlagSet, error) 
 	if err := fs.Parse(args); err != nil {
 		return nil, err
 	}
+	if o.from.joined {
+		for name, path := range kubeadmFiles(defaultRootDir(), defaultKubeadmDir()) {
+			if f := fs.Lookup(name); !f.Changed {
+				if err := f.Value.Set(path); err != nil { // not fs.Set: it would count as given on the command line
+					return nil, err
+				}
+			}
+		}
+	}
 	return fs, readFlagsFile(fs, o.from.kubeadm)
 }
 
-// withFiles returns what the files of o.from say with args over it; o and its flags where there are none. system decides what a path in a
-// file means.
+// kubeadmFiles are the flags for files that kubeadm join writes. Source: kubernetes cmd/kubeadm/app/constants/constants.go, whose directories have no
+// drive; sig-windows-tools' StartKubelet.ps1 looks for them on the system drive.
+func kubeadmFiles(kubelet, kubernetes string) map[string]string {
+	return map[string]string{"config": filepath.Join(kubelet, "config.yaml"), "kubeadm-flags": filepath.Join(kubelet, "kubeadm-flags.env"),
+		"kubeconfig": filepath.Join(kubernetes, "kubelet.conf"), "bootstrap-kubeconfig": filepath.Join(kubernetes, "bootstrap-kubelet.conf")}
+}
+
+// withFiles returns the options of the files in o.from overridden by args, or o and its flags if there are no files. system determines the meaning of
+// paths in files.
 func (o *options) withFiles(fs *pflag.FlagSet, args []string, system string) (*options, *pflag.FlagSet, error) {
 	if o.from.config == "" && o.from.dir == "" {
 		return o, fs, nil
@@ -64,8 +80,8 @@ func (o *options) withFiles(fs *pflag.FlagSet, args []string, system string) (*o
 	return out, fs, out.setLoggingFlags(fs)
 }
 
-// readFiles decodes a file and the drop-ins of a directory into the configuration: its *.conf in the order of their names, each over those
-// before it (KEP-3983).
+// readFiles decodes a file and the drop-ins of a directory into the configuration: its *.conf files in the order of their names, each overriding the
+// previous ones (KEP-3983).
 func (o *options) readFiles(file, dir, system string) error {
 	files := []string{}
 	if file != "" {
@@ -100,17 +116,17 @@ func (o *options) readFiles(file, dir, system string) error {
 	return nil
 }
 
-// pathsOf are the fields that hold paths. A relative one is meant from the directory of the file that has it, as upstream has it.
+// pathsOf are the fields that contain paths. A relative path starts at the directory of its file, as upstream does.
 func pathsOf(c *config.KubeletConfiguration) map[string]*string {
 	paths := map[string]*string{"authentication.x509.clientCAFile": &c.Authentication.X509.ClientCAFile, "staticPodPath": &c.StaticPodPath,
-		"tlsCertFile": &c.TLSCertFile, "tlsPrivateKeyFile": &c.TLSPrivateKeyFile, "podLogsDir": &c.PodLogsDir}
+		"tlsCertFile": &c.TLSCertFile, "tlsPrivateKeyFile": &c.TLSPrivateKeyFile, "podLogsDir": &c.PodLogsDir, "volumePluginDir": &c.VolumePluginDir}
 	if c.ResolverConfig != nil {
 		paths["resolvConf"] = c.ResolverConfig
 	}
 	return paths
 }
 
-// setLoggingFlags gives the flags of package daemon what the files say of the log.
+// setLoggingFlags sets the flags of package daemon to the files' logging settings.
 func (o *options) setLoggingFlags(fs *pflag.FlagSet) error {
 	logging := o.config.Logging
 	for flag, text := range map[string]string{"log-flush-frequency": logging.FlushFrequency.Duration.Duration.String(), "logging-format": logging.Format,
@@ -118,14 +134,14 @@ func (o *options) setLoggingFlags(fs *pflag.FlagSet) error {
 		if !o.file.Sets(flag) {
 			continue
 		}
-		if err := fs.Lookup(flag).Value.Set(text); err != nil { // not fs.Set: the command line does not have it
+		if err := fs.Lookup(flag).Value.Set(text); err != nil { // not fs.Set: it would count as given on the command line
 			return fmt.Errorf("logging: %s: %w", flag, err)
 		}
 	}
 	return nil
 }
 
-// notes name each field of the files that changes nothing here.
+// notes lists the fields of the files that have no effect here.
 func (o *options) notes() []string {
 	var out []string
 	for _, field := range o.file.Unused(o.fields, fulfilled...) {
@@ -134,7 +150,7 @@ func (o *options) notes() []string {
 	return out
 }
 
-// effective is the configuration in use. It holds no secret but the headers for static pods' manifests, which are left out.
+// effective is the current configuration. It omits the only secrets, the headers for static pods' manifests.
 func (o *options) effective(fs *pflag.FlagSet) (config.KubeletConfiguration, error) {
 	c := *o.config.DeepCopy()
 	c.APIVersion, c.Kind = configVersion, configKind
@@ -167,9 +183,9 @@ func (o *options) writeConfig(fs *pflag.FlagSet) error {
 	return nil
 }
 
-// resolvePath makes a path that stands in the file at from absolute. On Windows a path without a drive is on the drive of that file, doubled
-// backslashes are one, and "C:\var\lib\kubelet\etc\kubernetes\pki\ca.crt", which older tools made of "/etc/kubernetes/pki/ca.crt" by taking it
-// for relative, is what it should have been unless there is such a file.
+// resolvePath makes a path from the file at from absolute. On Windows a path without a drive is on the drive of that file, and doubled backslashes
+// become one. Older tools mistook "/etc/kubernetes/pki/ca.crt" for a relative path and wrote "C:\var\lib\kubelet\etc\kubernetes\pki\ca.crt"; unless
+// that file exists, resolvePath returns the intended path.
 func resolvePath(path, from, system string, exists func(string) bool) string {
 	if path == "" {
 		return ""
@@ -205,7 +221,7 @@ func resolvePath(path, from, system string, exists func(string) bool) string {
 
 func hasDrive(path string) bool { return len(path) > 1 && path[1] == ':' }
 
-// backslashes is a path as Windows writes it. Two at the beginning stay.
+// backslashes converts a path to the form of Windows. It keeps two leading backslashes.
 func backslashes(path string) string {
 	path = strings.ReplaceAll(path, "/", `\`)
 	begin := ""
@@ -218,8 +234,8 @@ func backslashes(path string) string {
 	return begin + path
 }
 
-// readFlagsFile parses the flags of a file as kubeadm writes it: KUBELET_KUBEADM_ARGS="--a=b --c=d". Those of the command line win. A file
-// that does not exist yet is no error: kubeadm has not run.
+// readFlagsFile parses flags from a file that kubeadm wrote: KUBELET_KUBEADM_ARGS="--a=b --c=d". Those of the command line take precedence. A missing
+// file is not an error: kubeadm has not run yet.
 func readFlagsFile(set *pflag.FlagSet, path string) error {
 	data, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) || path == "" {
@@ -245,7 +261,10 @@ func readFlagsFile(set *pflag.FlagSet, path string) error {
 	return nil
 }
 
-// flagsOf reads the assignment of KUBELET_KUBEADM_ARGS.
+// unescape reverses the effect of kubeadm's %q on Windows paths. People who edit the file often write single backslashes.
+var unescape = strings.NewReplacer(`\\`, `\`, `\"`, `"`)
+
+// flagsOf parses the assignment of KUBELET_KUBEADM_ARGS.
 func flagsOf(text string) ([]string, error) {
 	for line := range strings.Lines(text) {
 		line = strings.TrimSpace(line)
@@ -256,12 +275,12 @@ func flagsOf(text string) ([]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("%q: want KUBELET_KUBEADM_ARGS=\"--name=value ...\"", line)
 		}
-		return strings.Fields(strings.Trim(value, `"`)), nil
+		return strings.Fields(unescape.Replace(strings.Trim(value, `"`))), nil
 	}
 	return nil, nil
 }
 
-// newConfigCommand makes `kubelet config check`.
+// newConfigCommand returns `kubelet config check`.
 func newConfigCommand(out io.Writer) *cobra.Command {
 	parent := &cobra.Command{Use: "config", Short: "Explains the kubelet's configuration file", Args: cobra.NoArgs}
 	dir := ""
@@ -287,7 +306,7 @@ func checkConfig(from fileFlags, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	o.api.servers = "https://kubernetes.invalid" // no configuration file has it
+	o.api.servers = "https://kubernetes.invalid" // not settable in a configuration file
 	if _, err := o.settings(facts); err != nil {
 		return o.file.Located(err)
 	}

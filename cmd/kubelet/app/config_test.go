@@ -37,7 +37,7 @@ func parse(t *testing.T, args ...string) (*options, *pflag.FlagSet) {
 	return o, fs
 }
 
-// tryParse reads a command line and the files that it names.
+// tryParse parses a command line and the files that it names.
 func tryParse(system string, args ...string) (*options, *pflag.FlagSet, error) {
 	o := &options{}
 	fs, err := o.parse(args)
@@ -47,7 +47,7 @@ func tryParse(system string, args ...string) (*options, *pflag.FlagSet, error) {
 	return o.withFiles(fs, args, system)
 }
 
-// kubeadm writes most fields, with values that mean nothing.
+// kubeadm writes most fields, many with zero values that mean unset.
 const kubeadmConfig = header + `authentication:
   anonymous: {enabled: false}
   webhook: {cacheTTL: 0s, enabled: true}
@@ -107,7 +107,47 @@ func TestConfigOfKubeadm(t *testing.T) {
 	}
 }
 
-// TestConfigDropIns: maps are merged, all else is replaced, flags win; what was written means the same again.
+// TestKubeadm: the flag selects the files that kubeadm join writes; the command line takes precedence.
+func TestKubeadm(t *testing.T) {
+	for _, c := range []struct {
+		args []string
+		want map[string]string
+	}{
+		{[]string{"--kubeadm"}, kubeadmFiles(defaultRootDir(), defaultKubeadmDir())},
+		{[]string{"--kubeadm", "--kubeconfig=k", "--root-dir=r"}, map[string]string{"kubeconfig": "k", "config": filepath.Join(defaultRootDir(), "config.yaml")}},
+		{[]string{"--kubeadm=false"}, map[string]string{"kubeconfig": "", "config": "", "kubeadm-flags": "", "bootstrap-kubeconfig": ""}},
+	} {
+		fs, err := (&options{}).parse(c.args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, want := range c.want {
+			if got := fs.Lookup(name).Value.String(); got != want {
+				t.Errorf("%s: --%s is %q, want %q", c.args, name, got, want)
+			}
+		}
+	}
+}
+
+// TestFlagsOfKubeadm: kubeadm doubles backslashes, people do not.
+func TestFlagsOfKubeadm(t *testing.T) {
+	for text, want := range map[string]string{
+		`"--cert-dir=C:\\new\\pki --v=2"` + "\n": `--cert-dir=C:\new\pki|--v=2`,
+		`"--cert-dir=C:\new\pki"`:                `--cert-dir=C:\new\pki`,
+		`--v=2`:                                  `--v=2`,
+		`""`:                                     ``,
+	} {
+		got, err := flagsOf("# written by kubeadm\n\nKUBELET_KUBEADM_ARGS=" + text)
+		if err != nil || strings.Join(got, "|") != want {
+			t.Errorf("%s: %q, %v; want %q", text, got, err, want)
+		}
+	}
+	if _, err := flagsOf("OTHER=1"); err == nil {
+		t.Error("another variable is accepted")
+	}
+}
+
+// TestConfigDropIns: maps are merged, all other fields are replaced, flags take precedence; a written configuration means the same when read back.
 func TestConfigDropIns(t *testing.T) {
 	dir := t.TempDir()
 	file := write(t, dir, "config.yaml", header+"maxPods: 50\nkubeReserved: {cpu: 100m}\nauthentication: {webhook: {enabled: false}}\nclusterDNS: [10.0.0.1]\nevictionMaxPodGracePeriod: 7\nport: 1\n"+
@@ -149,7 +189,7 @@ func TestConfigDropIns(t *testing.T) {
 	}
 }
 
-// TestConfigMistakes: each is named with its line.
+// TestConfigMistakes: each error includes its line.
 func TestConfigMistakes(t *testing.T) {
 	facts, err := host.Read()
 	if err != nil {
@@ -185,7 +225,7 @@ func TestConfigMistakes(t *testing.T) {
 	}
 }
 
-// TestFields: a flag changes the field that it is listed with, and a default configuration can be written.
+// TestFields: a flag changes the field of its binding, and a default configuration can be written.
 func TestFields(t *testing.T) {
 	o, fs := parse(t)
 	c, err := o.effective(fs)
@@ -216,7 +256,7 @@ func TestFields(t *testing.T) {
 	}
 }
 
-// fieldText is the field at a path of JSON names, of the configuration in use with its headers.
+// fieldText returns the field at a path of JSON names, from the current configuration with its headers.
 func fieldText(t *testing.T, o *options, fs *pflag.FlagSet, path string) string {
 	t.Helper()
 	c, err := o.effective(fs)
@@ -239,7 +279,7 @@ func fieldText(t *testing.T, o *options, fs *pflag.FlagSet, path string) string 
 	return fmt.Sprint(at)
 }
 
-// TestValues: the forms of values that one flag alone has.
+// TestValues: value formats that only one flag has.
 func TestValues(t *testing.T) {
 	o, _ := parse(t, "--event-qps=5.0", "--feature-gates=A=true,B=false", "--feature-gates=C=true", "--register-with-taints=a=b:NoSchedule", "--register-with-taints=c:NoExecute",
 		"--eviction-hard=memory.available<1Gi,pid.available=5%", "--manifest-url-header=A: b:c", "--manifest-url-header=A: d")
@@ -282,7 +322,7 @@ func TestConfigCheck(t *testing.T) {
 	}
 }
 
-// TestResolvePath: on Windows, kubeadm and older scripts leave paths that lack their drive or have too much of it.
+// TestResolvePath: on Windows, kubeadm and older scripts leave paths without their drive or with a wrong prefix.
 func TestResolvePath(t *testing.T) {
 	there := `C:\var\lib\kubelet\etc\kubernetes\pki\there.crt`
 	for _, test := range []struct{ system, path, from, want string }{
@@ -330,5 +370,64 @@ func TestFlagsFile(t *testing.T) {
 	}
 	if err := readFlagsFile(fs, write(t, t.TempDir(), "f", `KUBELET_KUBEADM_ARGS="--no-such=1"`)); err == nil || !strings.Contains(err.Error(), "no-such") {
 		t.Error(err)
+	}
+}
+
+// TestVolumeHealthGate: health of volumes is reported with upstream's feature gate alone, which is off.
+func TestVolumeHealthGate(t *testing.T) {
+	facts, err := host.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts.OS = "linux"
+	for gate, want := range map[string]bool{"": false, "--feature-gates=CSIVolumeHealth=true": true, "--feature-gates=CSIVolumeHealth=false": false, "--feature-gates=Other=true": false} {
+		args := []string{"--api-servers=https://x"}
+		if gate != "" {
+			args = append(args, gate)
+		}
+		o, _, err := tryParse("linux", args...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := o.settings(facts)
+		if err != nil || cfg.VolumeHealth != want {
+			t.Errorf("%q: %v, %v; want %v", gate, cfg.VolumeHealth, err, want)
+		}
+	}
+}
+
+// TestVolumePluginDir: drivers are in upstream's directory by default, and beside the file that names a relative one; a flag takes precedence.
+func TestVolumePluginDir(t *testing.T) {
+	dir := t.TempDir()
+	file := write(t, dir, "config.yaml", header+"volumePluginDir: drivers\n")
+	work, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts, err := host.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	absolute, err := filepath.Abs(defaultVolumePluginDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for want, args := range map[string][]string{
+		absolute:                      nil,
+		filepath.Join(dir, "drivers"): {"--config=" + file},
+		filepath.Join(work, "here"):   {"--config=" + file, "--volume-plugin-dir=here"},
+		"":                            {"--volume-plugin-dir="},
+	} {
+		o, _, err := tryParse(runtime.GOOS, append(args, "--api-servers=http://127.0.0.1:1")...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		cfg, err := o.settings(facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if cfg.FlexDir != want {
+			t.Errorf("%q: drivers in %q, want %q", args, cfg.FlexDir, want)
+		}
 	}
 }

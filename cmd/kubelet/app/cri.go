@@ -3,6 +3,7 @@ package app
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,7 +16,7 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// criOptions are the flags of `kubelet cri`, as those of the kubelet.
+// criOptions are the flags of `kubelet cri`, with the same meaning as the kubelet's.
 type criOptions struct {
 	listen, endpoint, image, logs string
 }
@@ -24,10 +25,37 @@ func (o *criOptions) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&o.listen, "listen", cri.DefaultEndpoint, "`address` on which kubeadm asks: unix:// or npipe://")
 	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
 	fs.StringVar(&o.image, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
-	fs.StringVar(&o.logs, "pod-logs-dir", defaultPodLogsDir(), "as of the kubelet")
+	fs.StringVar(&o.logs, "pod-logs-dir", defaultPodLogsDir(), "`directory` of links to containers' logs, as of the kubelet")
 }
 
-// newCRICommand makes `kubelet cri`.
+// criService describes `kubelet cri` as a Windows service.
+var criService = daemon.Program{
+	Name: "kubelet-cri", Title: "Kubernetes kubelet cri (winkube)", About: "Answers what kubeadm asks of a container runtime.",
+	Command: []string{"cri"}, Env: []string{"DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"}, Check: checkCRIService,
+}
+
+// checkCRIService checks the flags of a service, so that errors show at its installation.
+func checkCRIService(args []string) (time.Duration, error) {
+	o, fs := &criOptions{}, pflag.NewFlagSet("cri", pflag.ContinueOnError)
+	daemon.AddFlags(fs)
+	o.addFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return 0, err
+	}
+	if fs.NArg() > 0 {
+		return 0, fmt.Errorf("argument %q: want flags only", fs.Arg(0))
+	}
+	if err := cri.CheckEndpoint(o.listen); err != nil {
+		return 0, fmt.Errorf("--listen=%w", err)
+	}
+	if err := daemon.CheckPaths(fs); err != nil {
+		return 0, err
+	}
+	_, err := o.engine()
+	return 0, err
+}
+
+// newCRICommand returns `kubelet cri`.
 func newCRICommand(code *int) *cobra.Command {
 	o := &criOptions{}
 	command := &cobra.Command{
@@ -45,7 +73,7 @@ func newCRICommand(code *int) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		*code = daemon.Run("kubelet-cri", fs, func(ctx context.Context) error {
+		*code = daemon.Run(criService.Name, fs, func(ctx context.Context) error {
 			listener, err := cri.Listen(o.listen)
 			if err != nil {
 				return err
@@ -55,10 +83,11 @@ func newCRICommand(code *int) *cobra.Command {
 		})
 		return nil
 	}
+	daemon.AddServiceCommand(command, criService)
 	return command
 }
 
-// criEngine is the engine in the words of package cri.
+// criEngine adapts the engine to package cri.
 type criEngine struct {
 	informer
 	imageStore
@@ -74,7 +103,7 @@ type imageStore interface {
 	ListImages(ctx context.Context) (list docker.ImageList, changed bool, err error)
 }
 
-// engine is the engine seen without a Node's name: whatever pods there are, they are this host's.
+// engine returns the engine without a Node's name: it covers all pods of this host.
 func (o *criOptions) engine() (cri.Engine, error) {
 	facts, err := host.Read()
 	if err != nil {

@@ -12,8 +12,8 @@ import (
 	"github.com/winkube/winkube/pkg/node"
 )
 
-// setDefaults gives the fields that flags are bound to and that are not set their defaults. As upstream has it, a number, a text or a list
-// is set when it is not zero, and a pointer when it is not nil: kubeadm writes many zeros that mean nothing.
+// setDefaults sets the defaults of unset fields that have flags. As upstream does, it treats a number, text or list as set if it is not zero, and a
+// pointer if it is not nil: kubeadm writes many zeros that mean unset.
 func setDefaults(c *config.KubeletConfiguration) {
 	setTimeDefaults(c)
 	setServerDefaults(c)
@@ -24,6 +24,7 @@ func setDefaults(c *config.KubeletConfiguration) {
 	c.EventRecordQPS, c.EventBurst = orDefault(c.EventRecordQPS, 50), cmp.Or(c.EventBurst, 100)
 	c.ContainerLogMaxSize, c.ContainerLogMaxFiles = cmp.Or(c.ContainerLogMaxSize, "10Mi"), orDefault(c.ContainerLogMaxFiles, 5)
 	c.PodLogsDir = cmp.Or(c.PodLogsDir, defaultPodLogsDir())
+	c.VolumePluginDir = cmp.Or(c.VolumePluginDir, defaultVolumePluginDir())
 	c.ResolverConfig = orDefault(c.ResolverConfig, defaultResolvConf())
 	c.SerializeImagePulls, c.MaxParallelImagePulls = orDefault(c.SerializeImagePulls, false), orDefault(c.MaxParallelImagePulls, 0)
 	c.RegistryPullQPS, c.RegistryBurst = orDefault(c.RegistryPullQPS, 5), cmp.Or(c.RegistryBurst, 10)
@@ -62,7 +63,7 @@ func setServerDefaults(c *config.KubeletConfiguration) {
 	c.EnableDebuggingHandlers, c.EnableProfilingHandler = orDefault(c.EnableDebuggingHandlers, true), orDefault(c.EnableProfilingHandler, true)
 }
 
-// orDefault is p, or a pointer to value where p is nil.
+// orDefault is p, or a pointer to value if p is nil.
 func orDefault[T any](p *T, value T) *T {
 	if p != nil {
 		return p

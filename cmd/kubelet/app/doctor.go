@@ -17,10 +17,11 @@ import (
 	"github.com/winkube/winkube/pkg/network/doctor"
 )
 
-// doctorOptions are the flags of `kubelet network doctor`, as those of the kubelet.
+// doctorOptions are the flags of `kubelet network doctor`, with the same meaning as the kubelet's.
 type doctorOptions struct {
 	mode, endpoint         string
 	windows, adapter       string
+	interfaces             string
 	nodeIP, podCIDRs, keep []string
 	services               []string
 	cniConfDir             string
@@ -28,7 +29,7 @@ type doctorOptions struct {
 	windowsFirewall        bool
 }
 
-// newDoctorCommand makes `kubelet network doctor`.
+// newDoctorCommand returns `kubelet network doctor`.
 func newDoctorCommand(out io.Writer) *cobra.Command {
 	o := &doctorOptions{}
 	command := &cobra.Command{
@@ -46,14 +47,15 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		return report(out, doctor.Diagnose(symptoms))
+		return printed(out, doctor.Diagnose(symptoms))
 	}
 	return command
 }
 
-// add makes the flags.
+// add declares the flags.
 func (o *doctorOptions) add(fs *pflag.FlagSet) {
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "as of the kubelet")
+	fs.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "as of the kubelet")
 	fs.StringVar(&o.windows, "windows-network", "", "as of the kubelet")
 	fs.StringVar(&o.adapter, "interface", "", "as of the kubelet")
 	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "as of the kubelet")
@@ -73,12 +75,15 @@ func (o *doctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, error) {
 		return s, err
 	}
 	s.Config = network.Config{Mode: network.Mode(o.mode), Platform: platformOf(facts), External: os.Getenv("CONTAINER_NETWORK"),
-		Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
+		Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter, Interfaces: network.Interfaces(o.interfaces)}
+	if err := s.Config.CheckInterfaces(); err != nil {
+		return s, fmt.Errorf("--pod-interfaces=%s: %w", o.interfaces, err)
+	}
 	if s.Config.External != "" {
 		s.Config.Mode = network.External
 	}
 	if s.Config.Mode == network.CNI {
-		name, file, err := cni.Find(o.cniConfDir, o.cniBinDirs)
+		name, file, err := cni.Find(cni.Config{ConfDir: o.cniConfDir, BinDirs: o.cniBinDirs, WindowsBuild: s.Config.Platform.Build})
 		s.Plugins, s.PluginErr = fmt.Sprintf("%q of %s", name, file), err
 	}
 	if s.Config.NonMasquerade, err = parsePrefixes("cluster-cidr", o.keep); err != nil {
@@ -104,7 +109,7 @@ func (o *doctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, error) {
 	return s, o.plan(ctx, &s, facts)
 }
 
-// plan decides what should be, for the range that is given or that the network has.
+// plan plans the network for the given pod range, or the range of the existing network.
 func (o *doctorOptions) plan(ctx context.Context, s *doctor.Symptoms, facts host.Facts) error {
 	engine, err := docker.New(docker.Config{Host: o.endpoint, Node: facts.Hostname, Platform: s.Config.Platform, CallTimeout: 10 * time.Second})
 	if err != nil {
@@ -117,14 +122,19 @@ func (o *doctorOptions) plan(ctx context.Context, s *doctor.Symptoms, facts host
 		}
 	}
 	for _, n := range s.Networks {
-		if n.Labels[network.LabelPods] != "" && len(o.podCIDRs) == 0 {
+		if network.Ours(n, s.Config.EngineName()) && len(o.podCIDRs) == 0 {
 			for _, subnet := range n.Subnets {
 				in.PodCIDRs = append(in.PodCIDRs, subnet.String())
 			}
 		}
 	}
-	if s.Overlay.Subnet.IsValid() && len(in.PodCIDRs) == 0 {
-		in.PodCIDRs = []string{s.Overlay.Subnet.String()}
+	if s.Config.Interfaces == network.ByKubelet && len(in.PodCIDRs) == 0 {
+		for _, p := range s.PodBridge() {
+			in.PodCIDRs = append(in.PodCIDRs, p.String())
+		}
+	}
+	if s.Own.Subnet.IsValid() && len(in.PodCIDRs) == 0 {
+		in.PodCIDRs = []string{s.Own.Subnet.String()}
 	}
 	in.MTU, in.Adapter = s.MTU(s.Config.NodeIPs), s.Adapter(s.Config.NodeIPs)
 	if s.State, err = network.Plan(s.Config, in); err != nil {

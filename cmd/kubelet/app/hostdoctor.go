@@ -9,9 +9,13 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
 	"github.com/winkube/winkube/pkg/command"
@@ -20,43 +24,65 @@ import (
 	"github.com/winkube/winkube/pkg/doctor"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
+	"github.com/winkube/winkube/pkg/learn"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
+	"github.com/winkube/winkube/pkg/nodejoin"
+	"github.com/winkube/winkube/pkg/report"
 )
 
-// hostDoctorOptions are the flags of `kubelet doctor`: those of `kubelet network doctor`, and what the rest of the host wants.
+// hostDoctorOptions are the flags of `kubelet doctor`: those of `kubelet network doctor`, and more for the rest of the host.
 type hostDoctorOptions struct {
 	doctorOptions
 	kubeconfig, rootDir, infraImage string
+	file, recordImage               string // of a recording
+	clusterDNS                      []string
+	clusterDomain                   string
 }
 
-// newHostDoctorCommand makes `kubelet doctor`.
+// newHostDoctorCommand returns `kubelet doctor`.
 func newHostDoctorCommand(out io.Writer) *cobra.Command {
 	o := &hostDoctorOptions{}
 	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
 		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
-			"and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.",
+			"and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
+			"With --record it changes the host for some minutes instead, takes everything back, and writes down what the host answered.",
 		Args: cobra.NoArgs,
 	}
-	o.doctorOptions.add(command.Flags())
-	command.Flags().StringVar(&o.kubeconfig, "kubeconfig", "", "`file` by which the API server is asked for its clock and version")
-	command.Flags().StringVar(&o.rootDir, "root-dir", defaultRootDir(), "as of the kubelet")
-	command.Flags().StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
-	command.RunE = func(*cobra.Command, []string) error {
+	o.add(command.Flags())
+	command.Flags().StringVar(&o.file, "record", "", "new `file` for a recording of this host: makes the pod network, a container and what a service needs, removes them again, and records all answers")
+	command.Flags().StringVar(&o.recordImage, "record-image", "", "`image` of the recording's container; default: the pause image, or the smallest that fits this host")
+	command.RunE = func(command *cobra.Command, _ []string) error {
+		if command.Flags().Changed("record") {
+			return o.record(out)
+		}
+		if o.recordImage != "" {
+			return fmt.Errorf("--record-image=%s: it is for --record, which is missing", o.recordImage)
+		}
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		symptoms, err := o.symptoms(ctx)
 		if err != nil {
 			return err
 		}
-		return report(out, doctor.Diagnose(symptoms))
+		return printed(out, doctor.Diagnose(symptoms))
 	}
 	return command
 }
 
-// report prints findings; faults are an error.
-func report(out io.Writer, findings []netdoctor.Finding) error {
+// add declares the flags.
+func (o *hostDoctorOptions) add(fs *pflag.FlagSet) {
+	o.doctorOptions.add(fs)
+	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` by which the API server is asked for its clock and version, and for pods of another proxy")
+	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "as of the kubelet")
+	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
+	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS; empty: learnt, as the kubelet does")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "`domain` of the cluster; empty: learnt, as the kubelet does")
+}
+
+// printed prints findings; it returns an error if there are faults.
+func printed(out io.Writer, findings []netdoctor.Finding) error {
 	faults := 0
 	for _, f := range findings {
 		fmt.Fprint(out, f)
@@ -100,19 +126,81 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 	}
 	if o.kubeconfig != "" {
 		s.Server = askServer(ctx, o.kubeconfig)
+		known, err := o.askCluster(ctx, s.Platform.OS == "windows")
+		if err != nil {
+			s.Unread = append(s.Unread, "what is to be learnt of the cluster: "+err.Error())
+		}
+		s.Cluster = known.Lines
+		if len(o.services) == 0 {
+			for _, p := range known.Services {
+				o.services = append(o.services, p.String())
+			}
+		}
 	}
 	doctor.Examine(ctx, &s, command.New())
+	other, asked := nodejoin.OtherProxy(ctx, o.kubeconfig)
 	pods, err := o.doctorOptions.symptoms(ctx)
 	if err != nil {
 		s.Unread = append(s.Unread, "the pods' network: "+err.Error())
 	} else {
-		pods.Stopped = nil // the whole host was asked for more services
+		pods.Stopped = nil // the check of the whole host covers more services
 		s.Network = netdoctor.Diagnose(pods)
+	}
+	if asked {
+		s.Network = append(s.Network, other)
 	}
 	return s, nil
 }
 
-// askServer reads the version and clock of the API server.
+// askCluster learns the same facts about the cluster as the kubelet, with the same credentials.
+func (o *hostDoctorOptions) askCluster(ctx context.Context, windows bool) (known learn.Known, err error) {
+	flags := learn.Flags{Domain: strings.Trim(o.clusterDomain, ".")}
+	if flags.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
+		return known, err
+	}
+	if flags.Pods, err = parsePrefixes("cluster-cidr", o.keep); err != nil {
+		return known, err
+	}
+	for _, text := range o.clusterDNS {
+		addr, err := parseAddr("cluster-dns", text)
+		if err != nil {
+			return known, err
+		}
+		flags.DNS = append(flags.DNS, addr)
+	}
+	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: o.kubeconfig, UserAgent: daemon.UserAgent("kubelet")})
+	if err != nil {
+		return known, err
+	}
+	client, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		return known, err
+	}
+	services, err := client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	if err != nil {
+		return known, err
+	}
+	var seen learn.Seen
+	for i := range services.Items {
+		seen.Services = append(seen.Services, &services.Items[i])
+	}
+	file, err := report.FactsOfHost(windows)
+	if err == nil {
+		seen.Reported, err = file.Read()
+	}
+	known = learn.Decide(flags, seen)
+	if flags.Domain == "" && len(known.DNS) > 0 {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		if domain, asked := learn.Ask(ctx, known.DNS[0], known.APIServer); asked == nil {
+			seen.Domain = domain
+			known = learn.Decide(flags, seen)
+		}
+	}
+	return known, err
+}
+
+// askServer reads the API server's version and clock.
 func askServer(ctx context.Context, kubeconfig string) doctor.Server {
 	s := doctor.Server{Asked: true, Ours: daemon.Kubernetes}
 	fail := func(err error) doctor.Server { s.Err = err; return s }
@@ -151,7 +239,7 @@ func askServer(ctx context.Context, kubeconfig string) doctor.Server {
 	return s
 }
 
-// existing is path, or the directory above it that is there already: the kubelet makes the rest.
+// existing is path, or its nearest existing parent: the kubelet creates the rest.
 func existing(path string) string {
 	for {
 		if _, err := os.Stat(path); err == nil || path == filepath.Dir(path) {

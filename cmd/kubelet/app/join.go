@@ -17,14 +17,14 @@ import (
 	"github.com/winkube/winkube/pkg/stats"
 )
 
-// clientConfig is how the API server is reached with the node's own credentials.
+// clientConfig is the API client configuration with the node's own credentials.
 func (o *options) clientConfig() (*rest.Config, error) {
 	return kubeclient.Config(kubeclient.Options{Kubeconfig: o.api.kubeconfig, Server: o.api.servers, UserAgent: daemon.UserAgent("kubelet"),
 		QPS: float32(*o.config.KubeAPIQPS), Burst: int(o.config.KubeAPIBurst)})
 }
 
-// join comes to credentials and runs the kubelet with them. /healthz is served from the first moment: installers, kubeadm among them, wait
-// for it before the credentials that they wait for next.
+// join obtains credentials and runs the kubelet with them. /healthz is served from the start: installers such as kubeadm wait for it first, and for
+// the credentials next.
 func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -36,6 +36,11 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 			return err
 		}
 		beside.Go(func() { background(ctx, "healthz", healthz.Run) })
+	}
+	if cfg.Platform.OS == "windows" { // Users can otherwise read everything created below C:\
+		if _, err := daemon.ProtectDir(o.certDirectory()); err != nil {
+			klog.InfoS("Warning: other accounts of this host may read the kubelet's keys", "directory", o.certDirectory(), "err", err)
+		}
 	}
 	identity := kubeclient.NodeIdentity{NodeName: cfg.NodeName, Bootstrap: o.api.bootstrapKubeconfig, Kubeconfig: o.api.kubeconfig,
 		CertDir: o.certDirectory(), UserAgent: daemon.UserAgent("kubelet")}
@@ -69,12 +74,12 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 	return k.Run(ctx)
 }
 
-// heartbeatPatience leaves time for three more attempts before the Lease ends.
+// heartbeatPatience leaves time for three more attempts before the Lease expires.
 func heartbeatPatience(lease time.Duration) time.Duration {
 	return max(time.Second, min(cmp.Or(lease, 40*time.Second)/4, 10*time.Second))
 }
 
-// background runs a part without which the kubelet can go on.
+// background runs an optional part of the kubelet.
 func background(ctx context.Context, name string, run func(context.Context) error) {
 	if err := run(ctx); err != nil {
 		klog.ErrorS(err, "A part of the kubelet ended", "part", name)

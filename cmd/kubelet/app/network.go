@@ -13,18 +13,19 @@ import (
 	"github.com/winkube/winkube/pkg/pod/source"
 )
 
-// newNetworkCommand makes `kubelet network plan` and its neighbours.
+// newNetworkCommand returns `kubelet network` with its subcommands.
 func newNetworkCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 	parent := &cobra.Command{Use: "network", Short: "Explains this node's pod network", Args: cobra.NoArgs}
 	parent.AddCommand(newNetworkPlanCommand(out), newRoutesCommand(stdin, out), newDoctorCommand(out))
 	return parent
 }
 
-// newNetworkPlanCommand makes `kubelet network plan`.
+// newNetworkPlanCommand returns `kubelet network plan`.
 func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	o := struct {
 		platform               platformFlags
 		mode, engine           string
+		interfaces             string
 		windows, adapter       string
 		services               []string
 		podCIDRs, out, nodeIPs []string
@@ -39,6 +40,7 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	fs := plan.Flags()
 	o.platform.add(fs)
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "host-gateway, overlay, upstream, cni or external")
+	fs.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "engine or kubelet")
 	fs.StringVar(&o.engine, "engine-version", "", "version of the Docker Engine, as in 28.1.0")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on the node")
 	fs.StringSliceVar(&o.out, "cluster-cidr", nil, "`ranges` of all pods: traffic to them keeps the pod's address")
@@ -53,7 +55,10 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 			return err
 		}
 		cfg := network.Config{Mode: network.Mode(o.mode), Platform: platform, External: os.Getenv("CONTAINER_NETWORK"),
-			Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
+			Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter, Interfaces: network.Interfaces(o.interfaces)}
+		if err := cfg.CheckInterfaces(); err != nil {
+			return fmt.Errorf("--pod-interfaces=%s: %w", o.interfaces, err)
+		}
 		if cfg.NonMasquerade, err = parsePrefixes("cluster-cidr", o.out); err != nil {
 			return err
 		}
@@ -77,7 +82,7 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	return plan
 }
 
-// newPlanCommand makes `kubelet plan`.
+// newPlanCommand returns `kubelet plan`.
 func newPlanCommand(stdin io.Reader, out io.Writer) *cobra.Command {
 	o := struct {
 		platform platformFlags

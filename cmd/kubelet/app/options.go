@@ -8,12 +8,13 @@ import (
 	config "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
 const defaultInfraImage = "registry.k8s.io/pause:3.10"
 
-// options is all that the user configures: a KubeletConfiguration, to whose fields flags are bound, and the flags that it has no field for.
+// options contains all user settings: a KubeletConfiguration, with flags bound to its fields, and the flags without a field.
 type options struct {
 	config config.KubeletConfiguration
 	file   daemon.ConfigFile // which file set which field of config
@@ -26,11 +27,12 @@ type options struct {
 	network networkFlags
 }
 
-// fileFlags name the files that configuration is read from and written to.
+// fileFlags name the files to read the configuration from and write it to.
 type fileFlags struct {
 	config, dir string // --config, --config-dir
 	writeTo     string // --write-config-to
 	kubeadm     string // --kubeadm-flags
+	joined      bool   // --kubeadm
 }
 
 // apiFlags say how to reach the API server.
@@ -49,15 +51,15 @@ type nodeFlags struct {
 
 type runtimeFlags struct {
 	rootDir                       string
-	endpoint                      string // of Docker
+	endpoint                      string // Docker's
 	infraImage                    string
 	pullDeadline                  time.Duration // longest time without progress
-	providersConfig, providersDir string        // of credential plugins
+	providersConfig, providersDir string        // for credential plugins
 	dead                          plan.DeadLimits
 }
 
 type networkFlags struct {
-	mode                     string
+	mode, interfaces         string
 	cniConfDir               string
 	cniBinDirs               []string
 	clusterCIDR, serviceCIDR string
@@ -66,8 +68,8 @@ type networkFlags struct {
 	firewall                 bool
 }
 
-// flagSet declares all flags. Those of config's fields begin with the field's present value. Names, defaults and meanings are upstream's
-// where upstream has (or had) the flag.
+// flagSet declares all flags. Flags of config's fields default to the field's current value. Names, defaults and meanings are upstream's if upstream
+// has (or had) the flag.
 func (o *options) flagSet() (*pflag.FlagSet, error) {
 	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
 	return fs, o.addFlags(fs)
@@ -90,7 +92,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) error {
 	return addRetiredFlags(fs)
 }
 
-// loggingFields are the fields whose flags belong to package daemon.
+// loggingFields are the fields whose flags package daemon declares.
 var loggingFields = []daemon.Binding{
 	{Path: "logging.flushFrequency", Flag: "log-flush-frequency"}, {Path: "logging.format", Flag: "logging-format"}, {Path: "logging.verbosity", Flag: "v"},
 }
@@ -99,6 +101,7 @@ func (o *fileFlags) add(f *fieldFlags) {
 	f.StringVar(&o.config, "config", "", "`file` with a KubeletConfiguration; flags override it")
 	f.StringVar(&o.dir, "config-dir", "", "`directory` of drop-ins: its *.conf, in the order of their names, override --config")
 	f.StringVar(&o.writeTo, "write-config-to", "", "write the resulting configuration to this `file`, and exit")
+	f.BoolVar(&o.joined, "kubeadm", false, "use the files that kubeadm join writes, now or later: default for --bootstrap-kubeconfig, --kubeconfig, --config and --kubeadm-flags")
 	f.StringVar(&o.kubeadm, "kubeadm-flags", "", "`file` with KUBELET_KUBEADM_ARGS=\"--name=value ...\" as kubeadm writes it; it may be created later, and flags on the command line override it")
 }
 
@@ -137,6 +140,7 @@ func (o *nodeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "`directory` for pods' volumes and files")
 	f.text("podLogsDir", "pod-logs-dir", &c.PodLogsDir, "`directory` with links to containers' logs by pod; links by container go to the directory containers beside it; empty: none")
+	f.text("volumePluginDir", "volume-plugin-dir", &c.VolumePluginDir, "`directory` of flexVolume drivers, as in VENDOR~DRIVER/DRIVER below it")
 	f.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
 	f.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "`image` whose container holds each pod's network")
 	f.text("containerLogMaxSize", "container-log-max-size", &c.ContainerLogMaxSize, "`size` at which a container's log is rotated")
@@ -148,10 +152,10 @@ func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.IntVar(&o.dead.PerContainer, "maximum-dead-containers-per-container", 1, "number of earlier ended containers to keep for each container, besides the last; negative: all")
 	f.IntVar(&o.dead.Total, "maximum-dead-containers", -1, "number of ended containers to keep on the node; negative: no limit")
 	f.DurationVar(&o.dead.MinAge, "minimum-container-ttl-duration", 0, "minimum time to keep an ended container")
-	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; HyperVContainer is supported, others are logged and ignored")
+	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; HyperVContainer and CSIVolumeHealth are supported, others are logged and ignored")
 }
 
-// addLimitFlags declares what pods and this process are limited to.
+// addLimitFlags declares the limits of pods and of this process.
 func addLimitFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.text("cgroupRoot", "cgroup-root", &c.CgroupRoot, "existing `cgroup` below which pods' cgroups are made; empty: the root (Linux)")
 	f.on("cgroupsPerQOS", "cgroups-per-qos", c.CgroupsPerQOS, "make a cgroup for each QoS class and each pod (Linux)")
@@ -180,23 +184,26 @@ func addStaticPodFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 }
 
 func (o *networkFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
-	f.texts("clusterDNS", "cluster-dns", &c.ClusterDNS, "`addresses` of the cluster's DNS")
-	f.text("clusterDomain", "cluster-domain", &c.ClusterDomain, "`domain` of the cluster, for example cluster.local")
+	f.texts("clusterDNS", "cluster-dns", &c.ClusterDNS, "`addresses` of the cluster's DNS (default: those of the Service kube-system/kube-dns)")
+	f.text("clusterDomain", "cluster-domain", &c.ClusterDomain, "`domain` of the cluster, for example cluster.local (default: the one in the name that the cluster DNS has for the API server's Service)")
 	f.text("resolvConf", "resolv-conf", c.ResolverConfig, "`file` with the host's DNS settings for pods that use them; empty: none")
 	f.StringVar(&o.mode, "network-mode", "host-gateway", "host-gateway: proxy writes routes to other nodes; upstream: a router has these routes; overlay: VXLAN between nodes; cni: CNI plugins, see --cni-conf-dir; external: the existing Docker network that $CONTAINER_NETWORK names (the default if that variable is set)")
+	f.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "who makes pods' network interfaces on Linux with --network-mode=host-gateway, upstream or overlay: engine (on a Docker network) or kubelet (by netlink; hostPorts then pass through the kubelet)")
 	addCNIFlags(f.FlagSet, &o.cniConfDir, &o.cniBinDirs)
 	f.text("podCIDR", "pod-cidr", &c.PodCIDR, "`range` of the pods on this node, if the Node has no spec.podCIDRs")
-	f.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods; traffic to it keeps the pod's address")
+	f.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods; traffic to it keeps the pod's address (default: the private range around the Node's own, and the Nodes' ranges that the proxy reports)")
 	f.StringSliceVar(&o.nonMasquerade, "non-masquerade-cidrs", nil, "further `ranges` to which traffic keeps the pod's address")
-	f.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods on an l2bridge network of Windows reach through the host")
+	f.StringVar(&o.serviceCIDR, "service-cidr", "", "`range` of services' addresses, which pods of Windows reach through the host (default: the cluster's ServiceCIDRs, which the proxy reports, or what shows in cluster IPs)")
 	f.StringVar(&o.windows, "windows-network", "", "network of pods on Windows: l2bridge, transparent or nat (default: l2bridge, before Server 2019 transparent)")
 	f.BoolVar(&o.firewall, "windows-firewall", true, "open the ports of this program in Windows Firewall: --port and hostPorts; false: write no rules")
 	f.StringVar(&o.adapter, "interface", "", "`name` of the Windows network adapter for the pods' network (default: the one with the node's address)")
 }
 
+const defaultCNIBin = "/opt/cni/bin"
+
 func addCNIFlags(fs *pflag.FlagSet, conf *string, bins *[]string) {
 	fs.StringVar(conf, "cni-conf-dir", "/etc/cni/net.d", "`directory` of CNI network configurations, of which the first by name is used; for --network-mode=cni")
-	fs.StringSliceVar(bins, "cni-bin-dir", []string{"/opt/cni/bin"}, "`directories` of CNI plugins")
+	fs.StringSliceVar(bins, "cni-bin-dir", []string{defaultCNIBin}, "`directories` of CNI plugins")
 }
 
 func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
@@ -223,7 +230,7 @@ func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.on("enableProfilingHandler", "profiling", c.EnableProfilingHandler, "serve /debug/pprof, behind authorization")
 }
 
-// addGuardFlags declares what the node keeps free, and how.
+// addGuardFlags declares the resources that the node keeps free, and how.
 func addGuardFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.value("evictionHard", "eviction-hard", (*leastValue)(&c.EvictionHard), "thresholds of free resources below which pods are evicted immediately, `memory.available<100Mi,nodefs.available<10%,...`; empty: none")
 	f.value("evictionSoft", "eviction-soft", (*leastValue)(&c.EvictionSoft), "thresholds of free resources below which pods are evicted after --eviction-soft-grace-period, `memory.available<1.5Gi,...`")
@@ -237,7 +244,7 @@ func addGuardFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.every("imageMaximumGCAge", "maximum-image-ttl-duration", &c.ImageMaximumGCAge, "maximum time to keep an unused image; 0: no limit")
 }
 
-// certDirectory is where certificates are kept.
+// certDirectory is the directory of certificates.
 func (o *options) certDirectory() string {
 	if o.api.certDir != "" {
 		return o.api.certDir
@@ -245,8 +252,8 @@ func (o *options) certDirectory() string {
 	return filepath.Join(o.runtime.rootDir, "pki")
 }
 
-// retired flags are passed by the seeds' pages, the SDN scripts or older kubeadm versions. They are accepted so that those keep working, and
-// each says in one line why it does nothing.
+// retired flags are still passed by cluster setup guides, the SDN scripts or older kubeadm versions. They are accepted so that those continue to
+// work, and each explains in one line why it does nothing.
 var retired = map[string]string{
 	"allow-privileged":           "the API server's admission decides on privileged pods",
 	"require-kubeconfig":         "--kubeconfig or --api-servers is always required",

@@ -4,3 +4,7 @@ package app
 func defaultRootDir() string    { return `C:\var\lib\kubelet` }
 func defaultResolvConf() string { return "" }
 func defaultPodLogsDir() string { return `C:\var\log\pods` }
+func defaultKubeadmDir() string { return `C:\etc\kubernetes` }
+func defaultVolumePluginDir() string {
+	return `C:\usr\libexec\kubernetes\kubelet-plugins\volume\exec`
+}

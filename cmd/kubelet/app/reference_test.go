@@ -11,18 +11,18 @@ import (
 	"github.com/winkube/winkube/pkg/daemon"
 )
 
-// TestReference holds the page of flags to the program's own table.
+// TestReference compares the page of flags with the program's flags.
 func TestReference(t *testing.T) {
 	const page = "../../../docs/reference/kubelet-flags.md"
 	o, fs := parse(t)
-	for _, name := range systemFlags { // whose defaults are of one system, or that one system alone has
+	for _, name := range systemFlags { // their defaults differ between systems, or only one system has them
 		if f := fs.Lookup(name); f != nil {
 			f.DefValue, f.Hidden = "", true
 		}
 	}
 	logs := flag.NewFlagSet("klog", flag.ContinueOnError)
 	klog.InitFlags(logs)
-	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // they are what another test has set
+	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // another test may have set them
 	got := daemon.Reference("`kubelet`", "KubeletConfiguration", fs, o.fields)
 	if *update {
 		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
@@ -38,4 +38,4 @@ func TestReference(t *testing.T) {
 	}
 }
 
-var systemFlags = []string{"root-dir", "pod-logs-dir", "resolv-conf", "log-file-max-size", "eviction-hard"}
+var systemFlags = []string{"root-dir", "pod-logs-dir", "volume-plugin-dir", "resolv-conf", "log-file-max-size", "eviction-hard"}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"time"
 
 	"github.com/winkube/winkube/pkg/daemon"
@@ -12,18 +13,18 @@ import (
 	"github.com/winkube/winkube/pkg/kubeclient"
 )
 
-// service is the kubelet as Windows' service manager knows it.
+// service describes the kubelet as a Windows service.
 var service = daemon.Program{
 	Name: "kubelet", Title: "Kubernetes kubelet (winkube)", About: "Runs the pods of this Kubernetes node with Docker.",
 	Env:   []string{"CONTAINER_NETWORK", "DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"},
-	Check: checkService,
-	Skew:  skew,
+	Check: checkService, Prepare: prepareService,
+	Skew: skew, Beside: []string{criService.Name},
 }
 
-// afterPods is what the kubelet itself needs to stop, beside its pods.
+// afterPods is the time that the kubelet itself needs to stop, after its pods.
 const afterPods = 15 * time.Second
 
-// checkService looks at a service's flags as run would, so that a mistake is seen by who makes it and not by the event log.
+// checkService checks a service's flags as run would, so that errors show at installation instead of in the event log.
 func checkService(args []string) (time.Duration, error) {
 	o := &options{}
 	flags, err := o.parse(args)
@@ -55,7 +56,20 @@ func checkService(args []string) (time.Duration, error) {
 	return cfg.Shutdown.Total() + afterPods, nil
 }
 
-// configToCome says whether --config names a file that kubeadm join is still to write.
+// prepareService creates the directory that kubeadm join writes to (--kubeadm). kubeadm fails without it (kubernetes
+// cmd/kubeadm/app/phases/kubelet/config.go WriteInstanceConfigToDisk). On Linux kubeadm's package creates it, on Windows its scripts.
+func prepareService(args []string) error {
+	o := &options{}
+	if _, err := o.parse(args); err != nil || !o.from.joined {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(o.from.config), 0o700); err != nil {
+		return fmt.Errorf("--kubeadm: %w", err)
+	}
+	return nil
+}
+
+// configToCome says whether --config names a file that kubeadm join has yet to write.
 func (o *options) configToCome() bool {
 	if o.from.config == "" || o.from.kubeadm+o.api.bootstrapKubeconfig == "" {
 		return false
@@ -64,7 +78,7 @@ func (o *options) configToCome() bool {
 	return errors.Is(err, fs.ErrNotExist)
 }
 
-// skew asks the API server of a service's flags for its version.
+// skew compares the version of the API server of a service's flags with ours.
 func skew(args []string) error {
 	o := &options{}
 	flags, err := o.parse(args)

@@ -35,7 +35,44 @@ func TestCheckService(t *testing.T) {
 	}
 }
 
-// TestCheckServiceFiles: what --config and --kubeadm-flags name is checked with the flags; kubeadm may write them later.
+// TestPrepareService: only an installation for kubeadm creates the directory that kubeadm writes to.
+func TestPrepareService(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "var", "kubelet")
+	config := "--config=" + filepath.Join(dir, "config.yaml")
+	for _, c := range []struct {
+		args []string
+		made bool
+	}{{[]string{config}, false}, {[]string{config, "--kubeadm=false"}, false}, {[]string{config, "--kubeadm"}, true}, {[]string{config, "--kubeadm"}, true}} {
+		err := prepareService(c.args)
+		if _, missing := os.Stat(dir); err != nil || (missing == nil) != c.made {
+			t.Errorf("%q: %v, %v", c.args, err, missing)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := prepareService([]string{"--kubeadm", "--config=" + filepath.Join(dir, "file", "config.yaml")}); err == nil || !strings.HasPrefix(err.Error(), "--kubeadm: ") {
+		t.Errorf("a file in the directory's place: %v", err)
+	}
+}
+
+func TestCheckCRIService(t *testing.T) {
+	for args, want := range map[string]string{
+		"":                         "",
+		"--v=2":                    "",
+		"--listen=tcp://0.0.0.0:1": `--listen="tcp://0.0.0.0:1": want `,
+		"--pod-logs-dir=logs":      "--pod-logs-dir=logs: want an absolute path",
+		"--docker-endpoint=host":   "--docker-endpoint=host: ",
+		"run":                      `argument "run": want flags only`,
+		"--kubeconfig=k":           "unknown flag: --kubeconfig",
+	} {
+		if _, err := checkCRIService(strings.Fields(args)); want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want %q", args, err, want)
+		}
+	}
+}
+
+// TestCheckServiceFiles: the files of --config and --kubeadm-flags are checked with the flags; kubeadm may write them later.
 func TestCheckServiceFiles(t *testing.T) {
 	dir := t.TempDir()
 	file := func(name, text string) string {
@@ -69,7 +106,7 @@ func TestCheckServiceFiles(t *testing.T) {
 	}
 }
 
-// TestSecondTry: a try that failed leaves nothing behind that would win over what the files say at the next.
+// TestSecondTry: a failed attempt leaves no value behind that would override the files in the next one.
 func TestSecondTry(t *testing.T) {
 	dir := t.TempDir()
 	write := func(name, text string) {

@@ -29,12 +29,15 @@ import (
 	"github.com/winkube/winkube/pkg/shutdown"
 )
 
-// settings makes each part's Config, from the slice of the configuration that it needs and the host's facts.
+// settings derives each part's Config from the relevant configuration fields and the host's facts.
 type settings struct {
 	*options
-	c *config.KubeletConfiguration // the options'
+	c *config.KubeletConfiguration // that of options
 	kubelet.Config
 }
+
+// gateVolumeHealth is alpha in upstream 1.36, and off.
+const gateVolumeHealth = "CSIVolumeHealth"
 
 // settings checks the whole configuration and makes the parts' Configs of it. It reads the host and changes nothing on it.
 func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
@@ -42,6 +45,7 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	s := &settings{options: o, c: c}
 	s.Machine = kubelet.Machine{NodeName: strings.ToLower(strings.TrimSpace(o.node.hostname)), Facts: facts, Platform: platformOf(facts), RootDir: o.runtime.rootDir}
 	s.Events = kubeclient.EventLimit{QPS: float32(*c.EventRecordQPS), Burst: int(c.EventBurst)}
+	s.VolumeHealth = c.FeatureGates[gateVolumeHealth]
 	if s.NodeName == "" {
 		s.NodeName = facts.Hostname
 	}
@@ -83,6 +87,13 @@ func (s *settings) files() error {
 	if s.runtime.rootDir == "" {
 		return fmt.Errorf("--root-dir: want a directory")
 	}
+	if s.c.VolumePluginDir != "" {
+		dir, err := filepath.Abs(s.c.VolumePluginDir)
+		if err != nil {
+			return fmt.Errorf("--volume-plugin-dir=%s: %w", s.c.VolumePluginDir, err)
+		}
+		s.FlexDir = dir
+	}
 	if (s.c.TLSCertFile == "") != (s.c.TLSPrivateKeyFile == "") {
 		return fmt.Errorf("want both or neither of --tls-cert-file and --tls-private-key-file")
 	}
@@ -116,7 +127,7 @@ func (s *settings) makeNode() error {
 	if s.Node.SystemReserved, err = parseResources("system-reserved", s.c.SystemReserved); err != nil {
 		return err
 	}
-	for _, taint := range s.c.RegisterWithTaints { // a file's
+	for _, taint := range s.c.RegisterWithTaints { // from a file
 		if err := checkTaint(taint); err != nil {
 			return fmt.Errorf("registerWithTaints: %s: %w", taint.ToString(), err)
 		}
@@ -176,7 +187,7 @@ func (s *settings) makeEngine() error {
 	return nil
 }
 
-// makeCgroups comes after makeNode, which reads the reservations.
+// makeCgroups runs after makeNode, which reads the reservations.
 func (s *settings) makeCgroups() error {
 	if *s.c.OOMScoreAdj < -1000 || *s.c.OOMScoreAdj > 1000 {
 		return fmt.Errorf("--oom-score-adj=%d: want a score from -1000 to 1000", *s.c.OOMScoreAdj)
@@ -224,7 +235,8 @@ func (s *settings) makeCgroups() error {
 }
 
 func (s *settings) makeNetwork() error {
-	s.Network = network.Config{Mode: network.Mode(s.network.mode), Platform: s.Platform, External: os.Getenv("CONTAINER_NETWORK"), NodeIPs: s.NodeIPs}
+	s.Network = network.Config{Mode: network.Mode(s.network.mode), Platform: s.Platform, External: os.Getenv("CONTAINER_NETWORK"), NodeIPs: s.NodeIPs,
+		UplinkFile: filepath.Join(s.runtime.rootDir, "uplink.json")}
 	if s.Network.External != "" {
 		s.Network.Mode = network.External
 	}
@@ -252,6 +264,10 @@ func (s *settings) makeNetwork() error {
 	s.Network.NonMasquerade = append(s.Network.NonMasquerade, more...)
 	if s.Network.Services, err = parsePrefixes("service-cidr", split(s.network.serviceCIDR)); err != nil {
 		return err
+	}
+	s.Network.Interfaces = network.Interfaces(s.network.interfaces)
+	if err := s.Network.CheckInterfaces(); err != nil {
+		return fmt.Errorf("--pod-interfaces=%s: %w", s.network.interfaces, err)
 	}
 	s.Network.Windows, s.Network.Adapter = network.WindowsNetwork(s.network.windows), s.network.adapter
 	if err := s.Network.CheckWindows(); s.Platform.OS == "windows" && err != nil {
@@ -335,5 +351,5 @@ func (s *settings) makeServer() error {
 	return nil
 }
 
-// systemLogs is the directory of logs, which exists on Windows only where an administrator made it, on the drive that we run on.
+// systemLogs is the directory of logs. On Windows it is on the current drive, and exists only if an administrator created it.
 const systemLogs = "/var/log"

@@ -1,0 +1,84 @@
+package app
+
+import (
+	"net/netip"
+	"slices"
+	"sync"
+
+	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/learn"
+	"github.com/winkube/winkube/pkg/report"
+	"github.com/winkube/winkube/pkg/routes"
+)
+
+// sharedFacts passes facts about the cluster to the routes and, in a file, to this host's kubelet, which may not read
+// them itself.
+type sharedFacts struct {
+	*routes.Facts
+	file report.FactsFile // "": no file to write
+
+	mu      sync.Mutex
+	known   report.Facts
+	said    bool // known.Services was read and logged
+	written bool // the file is up to date
+}
+
+func newSharedFacts(windows bool) *sharedFacts {
+	file, err := report.FactsOfHost(windows)
+	if err != nil {
+		klog.ErrorS(err, "Cannot share with the kubelet what is known of the cluster; it learns from Services alone")
+	}
+	return &sharedFacts{Facts: routes.NewFacts(), file: file}
+}
+
+// SetServices implements kubeproxy.Facts.
+func (s *sharedFacts) SetServices(ranges []netip.Prefix) {
+	s.Facts.SetServices(ranges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.said || !slices.Equal(ranges, s.known.Services) {
+		s.said = true
+		if len(ranges) == 0 {
+			klog.InfoS("Not learnt from the cluster", "what", "ranges of Services", "reason", "no ServiceCIDR can be read; the kubelet goes by the cluster IPs of Services")
+		} else {
+			klog.InfoS("Learnt from the cluster", "what", "ranges of Services", "value", ranges, "from", "its ServiceCIDRs")
+		}
+	}
+	s.set(ranges, s.known.Pods)
+}
+
+// setPods sets the ranges of the Nodes that have routes.
+func (s *sharedFacts) setPods(ranges []netip.Prefix) {
+	merged := learn.Merge(ranges)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.set(s.known.Services, merged)
+}
+
+// set writes changed facts. The caller holds the lock. After a failure it writes again with the next Sync. Until the
+// ranges of Services are read, the previous proxy's file stays: if they vanished, the kubelet would guess narrower ones
+// and change the pods' network.
+func (s *sharedFacts) set(services, pods []netip.Prefix) {
+	if !s.said {
+		s.known.Pods = pods
+		return
+	}
+	if s.written && slices.Equal(services, s.known.Services) && slices.Equal(pods, s.known.Pods) || s.file == "" {
+		return
+	}
+	s.known = report.Facts{Services: slices.Clone(services), Pods: pods}
+	err := s.file.Write(s.known)
+	if s.written = err == nil; err != nil {
+		klog.ErrorS(err, "The kubelet learns from Services alone")
+	}
+}
+
+// forget removes the facts that a proxy shared.
+func forget(windows bool) error {
+	file, err := report.FactsOfHost(windows)
+	if err != nil {
+		return err
+	}
+	return file.Write(report.Facts{})
+}

@@ -1,0 +1,46 @@
+package kubelet
+
+import (
+	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/node"
+	"github.com/winkube/winkube/pkg/stats"
+	"github.com/winkube/winkube/pkg/volume"
+	csivolume "github.com/winkube/winkube/pkg/volume/csi"
+	"github.com/winkube/winkube/pkg/wake"
+)
+
+// csiVolumes are the volumes of CSI drivers; nil: not on this host.
+type csiVolumes struct{ kind *csivolume.Kind }
+
+// newCSIKind creates the volume kind for CSI drivers, on Linux only.
+func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, changed wake.Signal) *csiVolumes {
+	if cfg.Platform.OS == "windows" {
+		return nil
+	}
+	parts := csivolume.Parts{NodeName: cfg.NodeName, Drivers: drivers, Objects: drivers.objects, Changed: changed, Clock: clock.RealClock{}}
+	return &csiVolumes{csivolume.New(host, parts)}
+}
+
+func (c *csiVolumes) kinds() []volume.Kind {
+	if c == nil {
+		return nil
+	}
+	return []volume.Kind{c.kind}
+}
+
+// inUse returns nil if there are no such volumes.
+func (c *csiVolumes) inUse() node.Volumes {
+	if c == nil {
+		return nil
+	}
+	return c.kind
+}
+
+// newVolumeHealth is nil where the health of volumes is not reported.
+func newVolumeHealth(cfg Config, b base, w workload) *stats.VolumeHealth {
+	if !cfg.VolumeHealth || b.csiKind == nil {
+		return nil
+	}
+	return &stats.VolumeHealth{Pods: w.pods, Volumes: b.volumes, Disks: b.disks, Events: b.events, Clock: clock.RealClock{}}
+}
