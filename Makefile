@@ -7,7 +7,7 @@ SHELL := /bin/bash
 all:
 	@hack/build.sh $(WHAT)
 
-## up: a two-node cluster on this machine with the samples served (installs what is missing)
+## up: a two-node cluster on this machine with the samples served (installs what is missing); ENGINE=25|28|29|29-overlay2 instead of Debian's Docker, RUNTIME=crun instead of runc; STORAGE=csi with a CSI driver and a default StorageClass
 .PHONY: up
 up:
 	@go run ./hack/cluster up
@@ -65,7 +65,12 @@ sizes:
 	@KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh
 	@ls -l _output/bin/linux/amd64/* _output/bin/windows/amd64/* | awk '{printf "%-44s %6.1f MB\n", $$NF, $$5/1e6}'
 
-## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni ENGINE_API=1.24|1.41|min1.44
+## release: archives, packages, sums and statements of this commit into _output/release (no package is needed; hack/release -h lists flags)
+.PHONY: release
+release:
+	@go run ./hack/release
+
+## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2|3 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni PROXY_MODE=connect STORAGE=csi ENGINE=25|28|29|29-overlay2 RUNTIME=crun ENGINE_API=1.24|1.41|min1.44
 .PHONY: conformance
 conformance:
 	@go run ./test/conformance

@@ -36,7 +36,7 @@ step "vet linux" vet linux
 step "vet windows" vet windows
 step "lint linux" lint linux
 step "lint windows" lint windows
-step "unit tests" go test -timeout 10m ./...
+step "unit tests" go test -timeout 30m ./...
 step "plain go build" plain
 step "binaries" binaries
 step "versions" versions

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the missing Debian packages for some purposes: ensure-packages.sh cluster|cni|docs|fresh|race|wine ...
+# Installs the missing Debian packages for some purposes: ensure-packages.sh cluster|cni|crun|docs|engine|fresh|race|release|wine ...
 set -euo pipefail
 
 packages=()
@@ -8,11 +8,14 @@ for purpose in "$@"; do
 	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
 	cni) packages+=(containernetworking-plugins) ;;
+	crun) packages+=(crun) ;;
 	docs) packages+=(mkdocs mkdocs-material graphviz fonts-dejavu-core) ;;
 	race) packages+=(gcc libc6-dev) ;; # Go's race detector needs a linker
+	engine) packages+=(gcc libc6-dev libseccomp-dev pkg-config) ;; # runc is built with cgo
 	fresh) packages+=(debootstrap) ;;
+	release) packages+=(lintian rpm rpmlint man-db debootstrap skopeo) ;; # they only check what Go has made
 	*)
-		echo "ensure-packages: unknown purpose $purpose: want cluster, cni, docs, fresh, race or wine" >&2
+		echo "ensure-packages: unknown purpose $purpose: want cluster, cni, crun, docs, engine, fresh, race, release or wine" >&2
 		exit 1 ;;
 	esac
 done

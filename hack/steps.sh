@@ -1,5 +1,5 @@
-# Sourced: step NAME COMMAND... runs a command and prints one line with its time. On failure it prints what failed, the end of its log and the path
-# of the log. Each step is a line in the account, which `account` prints, with the processor time that its processes used.
+# Sourced: step NAME COMMAND... runs a command and prints one line with its time. On failure it prints what failed, the end of its log and the log's
+# path. Each step adds a line with the processor time of its processes to the account, which `account` prints.
 logs=_output/logs/$(basename "$0" .sh)
 mkdir -p "$logs"
 : >"$logs/account"
@@ -10,7 +10,7 @@ step() {
 	shift
 	printf '[%4d s] %-34s ' "$SECONDS" "$name"
 	local code=0
-	set +e # a command in a condition would not stop at its first failing line
+	set +e # bash ignores -e for a command in a condition
 	measured "$name" "$@" >"$log" 2>&1
 	code=$?
 	set -e
@@ -21,12 +21,12 @@ step() {
 	printf 'FAIL  %4d s\n' $((SECONDS - start))
 	grep -E -A25 -- '--- FAIL|^panic:|WARNING: DATA RACE|^FAIL|\[build failed\]' "$log" | grep -vE '^(ok|\?) ' | head -150 || true
 	echo "--- end of the log:"
-	grep -vE '^(ok|\?) ' "$log" | tail -25 || true # passed packages say nothing
+	grep -vE '^(ok|\?) ' "$log" | tail -25 || true # skip packages that passed
 	echo "the whole log: $log"
 	exit 1
 }
 
-# measured NAME COMMAND... runs a command, stopping at the first line of it that fails, and adds it to the account.
+# measured NAME COMMAND... runs a command until its first failing line, and adds it to the account.
 measured() {
 	local name=$1 start=$SECONDS code=0 TIMEFORMAT='%R %U %S' times=$logs/times.$BASHPID
 	shift
@@ -52,6 +52,6 @@ account() {
 	echo "* of a part's own processes. Wine's server, engines, containers and other work on this machine count only in the last line."
 }
 
-# busy is how many seconds the machine's processors have worked since it started: user, nice, system, irq, softirq of proc_stat(5).
+# busy prints how many seconds the machine's processors have worked since boot: user, nice, system, irq, softirq of proc_stat(5).
 busy() { awk -v hz="$(getconf CLK_TCK)" '/^cpu / {printf "%d\n", ($2 + $3 + $4 + $7 + $8) / hz}' /proc/stat; }
 busy_before=$(busy)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the README's commands on a fresh machine, as far as a root directory can be one: a minimal Debian of this machine's release with Go, make, git
-# and the files that git tracks. Mounts, processes, cgroups and host name are separate; network and kernel are the machine's.
+# Runs the README's commands on a fresh machine, simulated by a root directory: a minimal Debian of this machine's release with Go, make, git and the
+# files that git tracks. Mounts, processes, cgroups and host name are separate; network and kernel are the machine's.
 #
 #   packages  what hack/ensure-packages.sh installs
 #   smoke     both .exe, built and run under Wine, as make check does
@@ -8,8 +8,8 @@
 #   up        make up, the line that makes kubectl work, make down
 #   test      make test
 #
-# PARTS chooses among them. With smoke and packages alone Go's caches are this machine's, so nothing is compiled twice; with the others they
-# start empty. CACHES=machine or CACHES=empty decides otherwise. Packages that apt has downloaded are kept in _output/fresh.
+# PARTS selects parts. With only smoke and packages the run uses this machine's Go caches, so nothing is compiled twice; otherwise it starts with
+# empty ones. CACHES=machine or CACHES=empty overrides this. Packages that apt has downloaded are kept in _output/fresh.
 #
 # The script runs in three stages: as called, which cleans up; contained, with separate mounts and processes; inside, in the other root.
 set -euo pipefail
@@ -25,13 +25,13 @@ caches=${CACHES:-$caches}
 case $caches in empty | machine) ;; *) echo "test-fresh: CACHES: $caches: want empty or machine" >&2; exit 1 ;; esac
 source hack/steps.sh
 work=$PWD/_output/fresh
-checkout=/root/winkube # below a directory that only root may enter, as many a checkout is
+checkout=/root/winkube # below a directory that only root may enter, like many checkouts
 
 # Inside.
 
 readme() { awk '/^## / {on = /^## Build/} on && sub(/^    /, "") {sub(/ +#.*/, ""); print}' README.md; }
-packages() { hack/ensure-packages.sh cluster wine cni race; }
-smoke() { KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh && hack/smoke.sh 6m; }
+packages() { hack/ensure-packages.sh cluster wine cni race engine; }
+smoke() { KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh && hack/smoke.sh 20m; }
 build() { readme | bash -exuo pipefail; }
 up() {
 	make up
@@ -46,7 +46,7 @@ if [ "${1-}" = inside ]; then
 		packages) step "fresh packages" packages ;;
 		smoke) step "fresh smoke under Wine" smoke ;;
 		build) step "fresh build" build ;;
-		up) printf '[%4d s] fresh make up\n' $SECONDS && (up) ;; # it prints its own steps, and so does the next
+		up) printf '[%4d s] fresh make up\n' $SECONDS && (up) ;; # it prints its own steps; so does the next part
 		test) printf '[%4d s] fresh make test\n' $SECONDS && make test ;;
 		esac
 	done
@@ -58,7 +58,7 @@ fi
 release=$(. /etc/os-release && echo "$VERSION_CODENAME")
 keyring=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# sources prints this machine's sources of Debian packages. The fresh machine gets no others.
+# sources prints this machine's sources of Debian packages, the only ones that the fresh machine gets.
 sources() {
 	apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | sort -u |
 		awk -v release="$release" -v keyring=$keyring '$2 ~ "^" release "(-updates|-security)?$" {printf "deb [signed-by=%s] %s %s %s\n", keyring, $1, $2, $3}'
@@ -69,7 +69,7 @@ debian() {
 	mirror=$(sources | awk -v release="$release" '$4 == release && $5 == "main" {print $3; exit}')
 	[ -n "$mirror" ] || { echo "apt has no source for Debian $release main: add one, then run apt-get update"; return 1; }
 	mkdir -p "$work/debs" "$work/archives/partial" "$root/etc/dpkg/dpkg.cfg.d"
-	echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # nothing in there outlives a crash
+	echo force-unsafe-io >"$root/etc/dpkg/dpkg.cfg.d/unsafe-io" # nothing in there must survive a crash
 	debootstrap --variant=minbase --cache-dir="$work/debs" --include=ca-certificates,git,make "$release" "$root" "$mirror"
 	rm -rf "$root"/var/cache/* "$root"/etc/apt/sources.list
 	mkdir -p "$root/var/cache/apt/archives/partial" "$root/usr/local/share/ca-certificates" "$root/usr/local/go"
@@ -82,7 +82,7 @@ debian() {
 	chroot "$root" update-ca-certificates
 }
 
-# tracked copies what git tracks here, committed or not, and makes a repository of it. The checkout may be another user's.
+# tracked copies the files that git tracks, with uncommitted changes, into a new repository. The checkout may belong to another user.
 tracked() {
 	local to=$root$checkout file
 	mkdir -p "$to"
@@ -93,7 +93,7 @@ tracked() {
 	git -C "$to" -c user.name=fresh -c user.email=fresh@localhost commit -q -m "the checkout"
 }
 
-# mounts gives the root what a machine has beside its disk.
+# mounts mounts the file systems that a machine has besides its disk.
 mounts() {
 	local device link point options
 	mount --bind "$root" "$root"
@@ -102,7 +102,7 @@ mounts() {
 	if [ -e /sys/fs/cgroup/cgroup.controllers ]; then
 		mount --rbind /sys/fs/cgroup "$root/sys/fs/cgroup"
 	else
-		# Seen from a cgroup namespace that begins here the roots of the hierarchies are the cgroups of the run.
+		# In a cgroup namespace created here, the roots of the hierarchies are the cgroups of the run.
 		awk '/ - cgroup2? / {print $5, $NF}' /proc/self/mountinfo >"$root/tmp/hierarchies"
 		mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
 		while read -r point options; do
@@ -115,7 +115,7 @@ mounts() {
 		rm "$root/tmp/hierarchies"
 	fi
 	mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-	for device in null zero full random urandom tty fuse net/tun; do
+	for device in null zero full random urandom tty kmsg fuse net/tun; do
 		[ -e "/dev/$device" ] || continue
 		mkdir -p "$(dirname "$root/dev/$device")"
 		touch "$root/dev/$device"
@@ -144,8 +144,8 @@ if [ "${1-}" = contained ]; then
 	rm -rf _output/logs/fresh
 	mkdir -p _output/logs/fresh
 	mounts
-	# The machine's settings for Go and for proxies apply inside, too.
-	mapfile -t choices < <(env | grep -E '^((http|https|no|all)_proxy|(HTTP|HTTPS|NO|ALL)_PROXY|WINKUBE_[A-Z]+|NETWORK_MODE|TERM)=' || true)
+	# The machine's settings for Go and for proxies also apply inside.
+	mapfile -t choices < <(env | grep -E '^((http|https|no|all)_proxy|(HTTP|HTTPS|NO|ALL)_PROXY|WINKUBE_[A-Z]+|NETWORK_MODE|ENGINE|TERM)=' || true)
 	for name in GOPROXY GOSUMDB GOPRIVATE GONOPROXY GONOSUMDB GOINSECURE GOFLAGS GOTOOLCHAIN; do
 		choices+=("$name=$(go env $name)")
 	done
@@ -157,7 +157,7 @@ if [ "${1-}" = contained ]; then
 			choices+=("$name=$dir")
 		done
 	fi
-	# pivot_root, not chroot: a container's first process pivots, too, and a process that joins its mounts later starts at their root.
+	# pivot_root, not chroot: a container's first process also pivots, and a process that joins its mounts later starts at their root.
 	cd "$root"
 	mkdir old
 	pivot_root . old
@@ -170,8 +170,8 @@ fi
 [ "$(id -u)" = 0 ] || { echo "test-fresh: cannot make a root file system: run as root" >&2; exit 1; }
 root=$work/root.$$
 
-# cgroup prints where the present cgroups are, a line for each hierarchy. Where version 2 has all controllers the machine's cgroups are used: below
-# one that holds processes no other may have controllers.
+# cgroup prints the paths of the current cgroups, one line per hierarchy. If version 2 has all controllers it prints nothing, and the run uses the
+# machine's cgroups: a cgroup that contains processes may not have children with controllers.
 cgroup() {
 	local names path point
 	[ ! -e /sys/fs/cgroup/cgroup.controllers ] || return 0
@@ -184,7 +184,7 @@ cgroup() {
 	done </proc/self/cgroup
 }
 
-# own_cgroups makes the run's own.
+# own_cgroups creates the cgroups of the run.
 own_cgroups() {
 	local parent dir file
 	for parent in $(cgroup); do
@@ -197,13 +197,13 @@ own_cgroups() {
 	done
 }
 
-# remove_leftovers removes what is left of this run and of runs that have ended. A process that was just killed may hold a cgroup for a moment.
+# remove_leftovers cleans up after this run and runs that have ended. A process that was just killed may keep a cgroup busy for a moment.
 remove_leftovers() {
 	local old
 	for old in "$work"/root.* $(cgroup | sed 's|$|/winkube-fresh.*|'); do
 		[ -d "$old" ] || continue
 		[ "${old##*.}" = $$ ] || [ ! -d "/proc/${old##*.}" ] || continue
-		for _ in {1..50}; do
+		for _ in {1..600}; do
 			case $old in
 			"$work"/*) rm -rf --one-file-system "$old" && break ;;
 			*) find "$old" -depth -type d -exec rmdir {} + && break ;;
@@ -232,7 +232,7 @@ trap 'exit 130' INT TERM HUP
 step "debootstrap" hack/ensure-packages.sh fresh
 remove_leftovers
 # When the first process of these namespaces ends, the kernel ends all others and removes all mounts. It ends with unshare, and unshare with this script,
-# kill -9 included.
+# even after kill -9.
 PARTS=$parts CACHES=$caches setpriv --pdeathsig KILL unshare --mount --propagation private --pid --fork --kill-child=KILL --mount-proc --ipc --uts \
 	hack/test-fresh.sh contained "$root" "$(own_cgroups)" &
 child=$!
