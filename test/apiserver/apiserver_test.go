@@ -47,7 +47,7 @@ func forms(t *testing.T, test func(t *testing.T, form string)) {
 	}
 }
 
-// TestClient: client-go's own calls find what they expect of a real server.
+// TestClient: client-go's calls get the answers that they expect from a real server.
 func TestClient(t *testing.T) {
 	forms(t, func(t *testing.T, form string) {
 		s, client := start(t, form)
@@ -96,7 +96,7 @@ func TestClient(t *testing.T) {
 	})
 }
 
-// TestInformers: informers see what exists and each change, each informer of one kind.
+// TestInformers: informers receive existing objects and each change; each informer only its kind.
 func TestInformers(t *testing.T) {
 	forms(t, func(t *testing.T, form string) {
 		s, client := start(t, form)
@@ -122,7 +122,7 @@ func TestInformers(t *testing.T) {
 				if got != what {
 					t.Errorf("seen %q, want %q", got, what)
 				}
-			case <-time.After(20 * time.Second):
+			case <-time.After(time.Minute):
 				t.Fatalf("not seen: %s", what)
 			}
 		}
@@ -139,7 +139,7 @@ func TestInformers(t *testing.T) {
 	})
 }
 
-// TestWatchSince: what changed between a list and its watch comes first; a server that is silent tells nothing.
+// TestWatchSince: a watch first sends the changes since the list; a silent server sends nothing.
 func TestWatchSince(t *testing.T) {
 	forms(t, func(t *testing.T, form string) {
 		s, client := start(t, form)
@@ -203,7 +203,7 @@ func TestWatchSince(t *testing.T) {
 	}
 }
 
-// TestWait: a change wakes who waits for it.
+// TestWait: a change wakes a waiter.
 func TestWait(t *testing.T) {
 	s, client := start(t, apiserver.JSON)
 	go func() { // it ends with the call

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -17,12 +18,15 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// tool is a set of programs of one module that are built together.
+// tool is a set of programs of one module, built together.
 type tool struct {
 	module   string // directory below hack/tools; "" is our own module
 	packages []string
 	names    []string // of the programs, one per package
 	ldflags  string
+	dir      string   // below Tools; "": Tools itself
+	flags    []string // for go build, besides ldflags
+	cgo      bool
 }
 
 const kubernetesVersion = "1.36.3"
@@ -45,14 +49,17 @@ func tools() []tool {
 	}
 }
 
-// own are our programs that run on hosts or in images; go build itself checks whether they are up to date.
+// own are our programs that run on hosts or in images; go build checks whether they are up to date.
 var own = tool{
 	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause", "./test/engineproxy"},
 	names:    []string{"cluster", "sample", "pause", "engineproxy"},
 	ldflags:  "-s -w",
 }
 
-// metricsServer is not part of the cluster: a test runs it.
+// csiDriver is separate from own because several packages that are built together keep their directories' names.
+var csiDriver = tool{packages: []string{"./test/csidriver/program"}, names: []string{"csidriver"}, ldflags: "-s -w"}
+
+// metricsServer is not part of the cluster; a test runs it.
 var metricsServer = tool{
 	module: "metrics-server", packages: []string{"sigs.k8s.io/metrics-server/cmd/metrics-server"}, names: []string{"metrics-server"}, ldflags: "-s -w",
 }
@@ -76,7 +83,7 @@ func (c *Cluster) BuildAgents(ctx context.Context) error {
 		[]string{"-tags=grpcnotrace"}, []string{"CGO_ENABLED=0", "GOFLAGS=" + os.Getenv("GOFLAGS") + " -v"}, "hack/build.sh")
 }
 
-// Binary is the path of a program that `make` builds: kubelet or proxy.
+// Binary returns the path of a program that `make` builds: kubelet or proxy.
 func (c *Cluster) Binary(name string) string {
 	return filepath.Join(c.Root, "_output/bin/linux", runtime.GOARCH, name)
 }
@@ -90,17 +97,21 @@ func (c *Cluster) buildTools(ctx context.Context) error {
 	for _, t := range tools() {
 		group.Go(func() error { return c.buildTool(ctx, t) })
 	}
-	group.Go(func() error { return c.buildTool(ctx, own) })
+	group.Go(func() error { return errors.Join(c.buildTool(ctx, own), c.buildTool(ctx, csiDriver)) })
 	return group.Wait()
 }
 
-// buildTool builds a set unless its stamp shows that the programs there come from the same inputs.
+// buildTool builds a tool unless its stamp shows that the existing programs come from the same inputs.
 func (c *Cluster) buildTool(ctx context.Context, t tool) error {
 	dir := filepath.Join(c.Root, "hack/tools", t.module)
 	if t.module == "" {
 		dir = c.Root
 	}
-	stamp := filepath.Join(c.Tools, "."+t.names[0]+".stamp")
+	into := filepath.Join(c.Tools, t.dir)
+	if err := os.MkdirAll(into, 0o755); err != nil {
+		return err
+	}
+	stamp := filepath.Join(into, "."+t.names[0]+".stamp")
 	want, err := t.stamp(dir)
 	if err != nil {
 		return err
@@ -110,13 +121,17 @@ func (c *Cluster) buildTool(ctx context.Context, t tool) error {
 			return nil
 		}
 	}
-	out := c.Tools + "/"
+	out := into + "/"
 	if len(t.names) == 1 {
-		out += t.names[0] // etcd's package has another name
+		out += t.names[0] // etcd's package has a different name
 	}
-	argv := append([]string{"go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", out}, t.packages...)
+	argv := slices.Concat([]string{"go", "build", "-v", "-trimpath", "-buildvcs=false", "-ldflags", t.ldflags, "-o", out}, t.flags, t.packages)
+	env := "CGO_ENABLED=0"
+	if t.cgo {
+		env = "CGO_ENABLED=1"
+	}
 	begin := time.Now()
-	if err := c.build(ctx, "build-"+t.names[0], dir, c.Tools, t.packages, t.names, nil, []string{"CGO_ENABLED=0"}, argv...); err != nil {
+	if err := c.build(ctx, "build-"+strings.ReplaceAll(filepath.Join(t.dir, t.names[0]), "/", "-"), dir, into, t.packages, t.names, t.flags, []string{env}, argv...); err != nil {
 		return err
 	}
 	if took := time.Since(begin); took > 2*time.Second {
@@ -127,17 +142,20 @@ func (c *Cluster) buildTool(ctx context.Context, t tool) error {
 
 func (c *Cluster) present(t tool) bool {
 	for _, name := range t.names {
-		if _, err := os.Stat(filepath.Join(c.Tools, name)); err != nil {
+		if _, err := os.Stat(filepath.Join(c.Tools, t.dir, name)); err != nil {
 			return false
 		}
 	}
 	return true
 }
 
-// stamp is a digest of the inputs of a build: module versions, flags, the Go release and the platform.
+// stamp returns a digest of a build's inputs: module versions, flags, Go release and platform.
 func (t tool) stamp(dir string) (string, error) {
 	hash := sha256.New()
 	fmt.Fprintln(hash, t.packages, t.ldflags, runtime.Version(), runtime.GOARCH)
+	if len(t.flags) > 0 {
+		fmt.Fprintln(hash, t.flags)
+	}
 	for _, name := range []string{"go.mod", "go.sum"} {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
@@ -148,12 +166,12 @@ func (t tool) stamp(dir string) (string, error) {
 	return hex.EncodeToString(hash.Sum(nil)), nil
 }
 
-// logged runs a program with its output in a log of that name below the cluster's state.
+// logged runs a program and writes its output to a log of that name in the cluster's state.
 func (c *Cluster) logged(ctx context.Context, name, dir string, env []string, argv ...string) error {
 	return c.loggedTo(ctx, name, dir, env, nil, argv...)
 }
 
-// loggedTo is logged with a filter for the program's standard error.
+// loggedTo is like logged, with a filter for standard error.
 func (c *Cluster) loggedTo(ctx context.Context, name, dir string, env []string, through func(io.Writer) io.WriteCloser, argv ...string) error {
 	path := filepath.Join(c.State, "logs", name+".log")
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -178,7 +196,7 @@ func (c *Cluster) loggedTo(ctx context.Context, name, dir string, env []string, 
 	return nil
 }
 
-// addSystemDirs adds the directories of administrators' programs to PATH: root's PATH lacks them after a plain su.
+// addSystemDirs adds the sbin directories to PATH: root's PATH lacks them after a plain su.
 func addSystemDirs() {
 	path := filepath.SplitList(os.Getenv("PATH"))
 	for _, dir := range []string{"/usr/local/sbin", "/usr/sbin", "/sbin"} {
@@ -189,7 +207,7 @@ func addSystemDirs() {
 	_ = os.Setenv("PATH", strings.Join(path, string(filepath.ListSeparator)))
 }
 
-// system is the path of a program of the machine.
+// system returns the path of a program installed on the machine.
 func system(name string) string {
 	if path, err := exec.LookPath(name); err == nil {
 		return path

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -10,8 +11,9 @@ import (
 	"strings"
 )
 
-// cgroup is the name of the cgroup below which all containers of the host's engine are, in every hierarchy. Two agents on one machine
-// need different ones, or each treats the other's pods as leftovers. Down uses it to find processes that no engine knows any more.
+// cgroup is the name of the parent cgroup of the engine's containers, in every hierarchy. Two agents on one machine
+// need different ones; otherwise each treats the other's pods as leftovers. Down uses it to find processes that no
+// engine knows any more.
 func (h *Host) cgroup() string { return h.Namespace() }
 
 // cgroupRoots returns the mount points of the machine's hierarchies: one with cgroup v2, one per controller with v1.
@@ -25,7 +27,31 @@ func cgroupRoots() []string {
 	return roots
 }
 
-// makeCgroups creates the cgroup in every hierarchy. cpuset of v1 starts empty, and an empty one cannot hold processes.
+// connectCgroup returns the host's cgroup in the v2 hierarchy, whether or not v1 is also mounted; "" if there is none.
+func (h *Host) connectCgroup() string {
+	for _, m := range readMounts() {
+		if m.kind == "cgroup2" {
+			return filepath.Join(m.point, h.cgroup())
+		}
+	}
+	return ""
+}
+
+// removePins removes the BPF programs that a proxy left on the cgroup. They are pinned under its inode number.
+func (h *Host) removePins(ctx context.Context) error {
+	dir := h.connectCgroup()
+	if _, err := os.Stat(dir); err != nil {
+		return nil // no such cgroup
+	}
+	inode, err := run(ctx, "stat", "--format=%i", dir)
+	if err != nil {
+		return err
+	}
+	return os.RemoveAll(filepath.Join("/sys/fs/bpf/winkube-proxy", strings.TrimSpace(inode)))
+}
+
+// makeCgroups creates the cgroup in every hierarchy. In v1 the cpuset of a new cgroup is empty, and then it cannot hold
+// processes.
 func makeCgroups(name string) error {
 	for _, root := range cgroupRoots() {
 		dir := filepath.Join(root, name)
@@ -39,7 +65,7 @@ func makeCgroups(name string) error {
 			}
 			all, err := os.ReadFile(filepath.Join(root, file))
 			if err != nil {
-				continue // v2: an empty one means all
+				continue // v2: empty means all
 			}
 			if err := os.WriteFile(filepath.Join(dir, file), all, 0o644); err != nil {
 				return err
@@ -65,7 +91,7 @@ func cgroupDirs(name string) []string {
 	return dirs
 }
 
-// cgroupProcesses returns the processes in the cgroup and below.
+// cgroupProcesses returns the processes in the cgroup and its descendants.
 func cgroupProcesses(name string) []int {
 	var pids []int
 	for _, dir := range cgroupDirs(name) {

@@ -14,13 +14,14 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// cniPlugins is where Debian has them.
+// cniPlugins is Debian's plugin directory.
 const cniPlugins = "/usr/lib/cni"
 
-// cniMode is the NetworkMode in which plugins make each pod's network.
+// cniMode is the NetworkMode in which CNI plugins create pod networks.
 const cniMode = "cni"
 
-// proxyMode is the --network-mode of proxies: Debian's plugins know only their node, so the proxy keeps the routes.
+// proxyMode returns the --network-mode of proxies: Debian's plugins only know their own node, so the proxy manages the
+// routes.
 func (c *Cluster) proxyMode() string {
 	if c.NetworkMode == cniMode {
 		return "host-gateway"
@@ -28,8 +29,8 @@ func (c *Cluster) proxyMode() string {
 	return c.NetworkMode
 }
 
-// keepNetwork rejects a NetworkMode or DualStack that does not fit the pods of a running cluster: they would keep addresses on another bridge with
-// the same range. Down removes its record.
+// keepNetwork rejects a NetworkMode or DualStack that differs from the running cluster's: its pods would keep addresses
+// on another bridge with the same range. Down removes the record.
 func (c *Cluster) keepNetwork(context.Context) error {
 	want := fmt.Sprintf("CNI plugins %t, DUAL_STACK %t", c.NetworkMode == cniMode, c.DualStack)
 	path := filepath.Join(runDir, "network")
@@ -39,7 +40,7 @@ func (c *Cluster) keepNetwork(context.Context) error {
 	return os.WriteFile(path, []byte(want), 0o644)
 }
 
-// ensurePlugins installs what NetworkMode needs.
+// ensurePlugins installs the packages that NetworkMode needs.
 func (c *Cluster) ensurePlugins(ctx context.Context) error {
 	if c.NetworkMode != cniMode {
 		return nil
@@ -57,7 +58,7 @@ func (c *Cluster) installPlugins(ctx context.Context) error {
 // NetworkConf is the CNI configuration file of a node.
 func (h *Host) NetworkConf() string { return h.Dir("cni", "10-lab.conflist") }
 
-// upNetworks configures the plugins of each node as soon as its Node has ranges: as the DaemonSet of a network would.
+// upNetworks configures the plugins of each node as soon as its Node has pod ranges, as a network's DaemonSet would.
 func (c *Cluster) upNetworks(ctx context.Context) error {
 	if c.NetworkMode != cniMode {
 		return nil
@@ -68,7 +69,7 @@ func (c *Cluster) upNetworks(ctx context.Context) error {
 	}
 	for _, host := range c.Nodes {
 		var ranges []string
-		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
 			node, err := client.CoreV1().Nodes().Get(ctx, host.Name, metav1.GetOptions{})
 			if err == nil {
 				ranges = node.Spec.PodCIDRs
@@ -85,8 +86,8 @@ func (c *Cluster) upNetworks(ctx context.Context) error {
 	return nil
 }
 
-// writeNetwork writes a bridge with addresses of ranges, one per family, and hostPorts. The plugins' own state is the node's: by default it would be
-// the machine's, which all nodes share.
+// writeNetwork writes a configuration with a bridge, one range per family, and hostPorts. Each node has its own plugin
+// state; by default all nodes would share the machine's.
 func (h *Host) writeNetwork(ranges []string) error {
 	var subnets, routes []string
 	for _, r := range ranges {
@@ -112,10 +113,10 @@ func (h *Host) writeNetwork(ranges []string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// Leases is the directory in which the node's plugins record which container has which address: a file per address in "lab".
+// Leases is the directory in which the node's plugins record each container's address: one file per address in "lab".
 func (h *Host) Leases() string { return h.Dir("cni-leases") }
 
-// dropNamespaces unmounts the network namespaces that containerd has made for pods.
+// dropNamespaces unmounts the network namespaces that containerd created for pods.
 func (h *Host) dropNamespaces(ctx context.Context) error {
 	var errs []error
 	for _, m := range slices.Backward(readMounts()) {

@@ -16,7 +16,7 @@ import (
 	"k8s.io/client-go/tools/clientcmd"
 )
 
-// manifests are the objects that the cluster itself needs, applied before the nodes come.
+// manifests are the cluster's own objects, applied before the nodes start.
 //
 //go:embed manifests/*.yaml
 var manifests embed.FS
@@ -51,7 +51,7 @@ func (c *Cluster) etcdArgv() []string {
 		"--listen-peer-urls=http://127.0.0.1:2380",
 		"--initial-advertise-peer-urls=http://127.0.0.1:2380",
 		"--initial-cluster=control=http://127.0.0.1:2380",
-		"--unsafe-no-fsync", // its data does not outlive the cluster
+		"--unsafe-no-fsync", // data need not survive the cluster
 		"--log-level=warn",
 	}
 }
@@ -71,7 +71,7 @@ func (c *Cluster) apiserverArgv() []string {
 		"--kubelet-client-key=" + pki("apiserver-kubelet-client.key"),
 		"--kubelet-preferred-address-types=InternalIP",
 		"--requestheader-client-ca-file=" + pki("ca.crt"),
-		"--requestheader-allowed-names=front-proxy-client", // the same authority signs clients that are no proxies
+		"--requestheader-allowed-names=front-proxy-client", // the same CA also signs clients that are not proxies
 		"--requestheader-username-headers=X-Remote-User",
 		"--requestheader-group-headers=X-Remote-Group",
 		"--requestheader-extra-headers-prefix=X-Remote-Extra-",
@@ -105,7 +105,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 		"--authorization-kubeconfig=" + pki("controller-manager.kubeconfig"),
 		"--bind-address=127.0.0.1",
 		"--leader-elect=false",
-		"--controllers=*,bootstrapsigner,tokencleaner", // as kubeadm has it
+		"--controllers=*,bootstrapsigner,tokencleaner", // as kubeadm does
 		"--use-service-account-credentials",
 		"--service-account-private-key-file=" + pki("sa.key"),
 		"--root-ca-file=" + pki("ca.crt"),
@@ -115,7 +115,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 		"--cluster-cidr=" + c.both(PodCIDR, podCIDR6),
 		size,
 		"--service-cluster-ip-range=" + c.both(ServiceCIDR, serviceCIDR6),
-		"--node-monitor-grace-period=24s", // upstream has 50s, which is too long for tests of nodes that fail
+		"--node-monitor-grace-period=24s", // upstream's default of 50s is too long for tests of failing nodes
 		"--node-monitor-period=2s",
 		"--concurrent-gc-syncs=5",
 		"--v=1",
@@ -135,9 +135,9 @@ func (c *Cluster) schedulerArgv() []string {
 	}
 }
 
-// listen opens the port on the machine's loopback by which its users reach the API server. The gateway gets the socket and runs in
-// the control plane's network: a socket stays in the network in which it was opened. The kubeconfig names the port; a restarted
-// gateway keeps the port of the former one, for the clients that know it.
+// listen opens the port on the machine's loopback through which users reach the API server. The gateway inherits the
+// socket and runs in the control plane's network namespace: a socket stays in the namespace in which it was opened. The
+// kubeconfig records the port; a restarted gateway reuses it for existing clients.
 func (c *Cluster) listen() ([]*os.File, error) {
 	former := ""
 	if config, err := clientcmd.LoadFromFile(c.Kubeconfig()); err == nil && config.Clusters["winkube"] != nil {
@@ -166,8 +166,8 @@ func (c *Cluster) listen() ([]*os.File, error) {
 	return []*os.File{file}, clientcmd.WriteToFile(*config, c.Kubeconfig())
 }
 
-// gatewayAddresses are those at which the gateway may listen, the best first: where the former one was, if any, then fixed ports, one per
-// cluster of this machine. They are below those that the kernel gives to connections.
+// gatewayAddresses returns the addresses on which the gateway may listen, in order of preference: the previous address,
+// if any, then fixed ports, one per cluster of this machine. They are below the kernel's ephemeral ports.
 func gatewayAddresses(former string) []string {
 	var addresses []string
 	if address, ok := strings.CutPrefix(former, "https://"); ok {
@@ -179,8 +179,9 @@ func gatewayAddresses(former string) []string {
 	return addresses
 }
 
-// upControl starts the control plane and waits until the API server knows the cluster's own objects and the controllers work. These
-// two start last: they give up when the API server has not yet made the roles that it begins with.
+// upControl starts the control plane and waits until the API server has the cluster's own objects and the controllers
+// work. Scheduler and controller manager start last: they exit if the API server has not created its bootstrap roles
+// yet.
 func (c *Cluster) upControl(ctx context.Context) error {
 	for _, name := range []string{"etcd", "kube-apiserver", "gateway"} {
 		if err := c.Control.Process(name).Ensure(ctx); err != nil {
@@ -202,7 +203,7 @@ func (c *Cluster) upControl(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return c.Control.Process("kube-controller-manager").await(ctx, time.Minute, func(ctx context.Context) error {
+	return c.Control.Process("kube-controller-manager").await(ctx, 5*time.Minute, func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(metav1.NamespaceDefault).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
@@ -210,13 +211,31 @@ func (c *Cluster) upControl(ctx context.Context) error {
 
 // WaitAPIServer waits until the API server is ready.
 func (c *Cluster) WaitAPIServer(ctx context.Context) error {
-	return c.Control.Process("kube-apiserver").await(ctx, time.Minute, func(ctx context.Context) error {
+	return c.Control.Process("kube-apiserver").await(ctx, 5*time.Minute, func(ctx context.Context) error {
 		client, err := c.Client()
 		if err != nil {
 			return err
 		}
 		return client.CoreV1().RESTClient().Get().AbsPath("/readyz").Do(ctx).Error()
 	})
+}
+
+// RestoreAPIServer starts an API server that was stopped, and restarts the controller manager and the scheduler: after an
+// outage, upstream's watches wait up to a minute, in which no job completes, no service gets endpoints and no pod gets a
+// node. Idempotent.
+func (c *Cluster) RestoreAPIServer(ctx context.Context) error {
+	if err := c.Control.Process("kube-apiserver").Ensure(ctx); err != nil {
+		return err
+	}
+	if err := c.WaitAPIServer(ctx); err != nil {
+		return err
+	}
+	for _, name := range []string{"kube-controller-manager", "kube-scheduler"} {
+		if err := c.Control.Process(name).Restart(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (c *Cluster) applyManifests(ctx context.Context) error {
@@ -241,7 +260,7 @@ func (c *Cluster) applyManifests(ctx context.Context) error {
 	return err
 }
 
-// Config is the administrator's client configuration.
+// Config returns the administrator's client configuration.
 func (c *Cluster) Config() (*rest.Config, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig())
 	if err != nil {
@@ -251,7 +270,7 @@ func (c *Cluster) Config() (*rest.Config, error) {
 	return config, nil
 }
 
-// Client is a client with the administrator's rights.
+// Client returns a client with the administrator's rights.
 func (c *Cluster) Client() (*kubernetes.Clientset, error) {
 	config, err := c.Config()
 	if err != nil {
@@ -260,10 +279,10 @@ func (c *Cluster) Client() (*kubernetes.Clientset, error) {
 	return kubernetes.NewForConfig(config)
 }
 
-// KubectlPath is the built kubectl.
+// KubectlPath returns the path of the kubectl that was built.
 func (c *Cluster) KubectlPath() string { return filepath.Join(c.Tools, "kubectl") }
 
-// Kubectl runs kubectl as the administrator and returns what it printed.
+// Kubectl runs kubectl as the administrator and returns its output.
 func (c *Cluster) Kubectl(ctx context.Context, args ...string) (string, error) {
 	return run(ctx, append([]string{c.KubectlPath(), "--kubeconfig=" + c.Kubeconfig()}, args...)...)
 }
@@ -275,7 +294,7 @@ func (c *Cluster) waitNodesReady(ctx context.Context) error {
 		return err
 	}
 	for _, host := range c.Nodes {
-		err := host.Process("kubelet").await(ctx, time.Minute, func(ctx context.Context) error {
+		err := host.Process("kubelet").await(ctx, 5*time.Minute, func(ctx context.Context) error {
 			node, err := client.CoreV1().Nodes().Get(ctx, host.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -288,7 +307,7 @@ func (c *Cluster) waitNodesReady(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := host.Process("proxy").await(ctx, 20*time.Second, func(ctx context.Context) error {
+		if err := host.Process("proxy").await(ctx, 2*time.Minute, func(ctx context.Context) error {
 			_, err := host.Exec(ctx, filepath.Join(c.Tools, "sample"), "get", "http://127.0.0.1:10256/healthz")
 			return err
 		}); err != nil {
@@ -298,7 +317,7 @@ func (c *Cluster) waitNodesReady(ctx context.Context) error {
 	return nil
 }
 
-// ShellLine is the command that sets up kubectl in the user's shell.
+// ShellLine returns the command that sets up kubectl in the user's shell.
 func (c *Cluster) ShellLine() string {
 	return strings.Join([]string{"export", "KUBECONFIG=" + c.Kubeconfig(), "PATH=" + c.Tools + ":$PATH"}, " ")
 }

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Down removes every trace of the cluster, whatever state it is in, and fails if it finds something left. Logs stay below State until
-// the next Up. It trusts no record: processes are found by their namespace and cgroup, mounts by their path.
+// Down removes every trace of the cluster, in any state, and fails if something is left. Logs remain below State until
+// the next Up. It does not rely on records: it finds processes by namespace and cgroup, and mounts by path.
 func (c *Cluster) Down(ctx context.Context) error {
 	unlock, err := c.claim()
 	if err != nil {
@@ -45,8 +45,8 @@ func (c *Cluster) namespaces() []string {
 	return names
 }
 
-// Processes lists every process of the cluster: in a host's network, in a node's cgroup, or with a path of the cluster in its command
-// line (an engine's helper may be in a pod's network).
+// Processes lists every process of the cluster: in a host's network namespace, in a node's cgroup, or with one of the
+// cluster's paths in its command line (an engine's helper may be in a pod's network).
 func (c *Cluster) Processes() []int {
 	var pids []int
 	add := func(pid int) {
@@ -82,7 +82,7 @@ func (c *Cluster) Processes() []int {
 	return pids
 }
 
-// isHelper says whether a command line is that of an engine's helper.
+// isHelper reports whether a command line is that of an engine's helper.
 func (c *Cluster) isHelper(argv []string) bool {
 	switch filepath.Base(argv[0]) {
 	case "containerd-shim", "containerd-shim-runc-v2", "runc", "docker-proxy":
@@ -91,7 +91,8 @@ func (c *Cluster) isHelper(argv []string) bool {
 	return false
 }
 
-// inodeOf identifies the namespace at path: /proc shows it as a link net:[4026531840], a mount as a file with that inode.
+// inodeOf returns the inode of the namespace at path: in /proc it is a link net:[4026531840], as a mount a file with
+// that inode.
 func inodeOf(path string) (uint64, bool) {
 	if target, err := os.Readlink(path); err == nil {
 		number, err := strconv.ParseUint(strings.TrimSuffix(strings.TrimPrefix(target, "net:["), "]"), 10, 64)
@@ -106,7 +107,7 @@ func inodeOf(path string) (uint64, bool) {
 	return 0, false
 }
 
-// endProcesses kills processes until none is left: an agent that is still alive may start new ones while its children die.
+// endProcesses kills processes until none is left: a live agent may start new ones while its children die.
 func (c *Cluster) endProcesses(ctx context.Context) error {
 	for _, host := range c.machines() {
 		for _, process := range slices.Backward(host.processes) {
@@ -115,7 +116,7 @@ func (c *Cluster) endProcesses(ctx context.Context) error {
 			}
 		}
 	}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		pids := c.Processes()
 		killAll(pids)
 		return len(pids) == 0, nil
@@ -154,7 +155,7 @@ func readMounts() []mount {
 	return mounts
 }
 
-// mountPoints lists the cluster's mounts, later ones first. Those of the namespaces themselves are not among them.
+// mountPoints lists the cluster's mounts, latest first, without the namespaces themselves.
 func (c *Cluster) mountPoints() []string {
 	var points []string
 	for _, m := range readMounts() {
@@ -180,8 +181,8 @@ func (c *Cluster) unmountAll(ctx context.Context) error {
 func (c *Cluster) removeAll(ctx context.Context) error {
 	var errs []error
 	for _, node := range c.machines() {
-		errs = append(errs, removeShimSockets(node.RunDir("containerd")))
-		errs = append(errs, wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 5*time.Second, true, func(context.Context) (bool, error) {
+		errs = append(errs, removeShimSockets(node.RunDir("containerd")), node.removePins(ctx))
+		errs = append(errs, wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
 			return removeCgroups(node.cgroup()) == nil, nil // a cgroup is busy until its last process is reaped
 		}))
 	}
@@ -196,13 +197,14 @@ func (c *Cluster) removeAll(ctx context.Context) error {
 	}
 	errs = append(errs, os.RemoveAll(c.Kubeconfig()), os.RemoveAll(runDir))
 	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/run/docker/plugins", "/run/docker"} {
-		_ = os.Remove(dir) // the engines make them whatever their configuration says; those in use are not empty and stay
+		_ = os.Remove(dir) // engines create these despite their configuration; Remove fails for those in use
 	}
 	errs = append(errs, removeNetnsDir(ctx))
 	return errors.Join(errs...)
 }
 
-// removeNetnsDir removes the directory that `ip netns` made and mounted onto itself, unless others have namespaces there.
+// removeNetnsDir removes the directory that `ip netns` created and bind-mounted onto itself, unless others have
+// namespaces there.
 func removeNetnsDir(ctx context.Context) error {
 	entries, err := os.ReadDir("/run/netns")
 	if err != nil || len(entries) > 0 {
@@ -218,7 +220,8 @@ func removeNetnsDir(ctx context.Context) error {
 	return os.Remove("/run/netns")
 }
 
-// removeShimSockets removes the sockets that killed shims leave in containerd's own directory, whatever the state directory is.
+// removeShimSockets removes the sockets that killed shims leave in containerd's default directory, which does not
+// depend on the state directory.
 func removeShimSockets(state string) error {
 	return filepath.WalkDir(state, func(path string, entry fs.DirEntry, err error) error {
 		if err != nil {
@@ -255,7 +258,7 @@ func removeButLogs(dir string) error {
 	return nil
 }
 
-// Leftovers names what of a cluster is on the machine: processes, mounts, namespaces, cgroups, interfaces, files.
+// Leftovers lists what is left of a cluster: processes, mounts, namespaces, cgroups, interfaces, files.
 func (c *Cluster) Leftovers() []string {
 	var left []string
 	for _, pid := range c.Processes() {

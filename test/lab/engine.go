@@ -27,7 +27,7 @@ func (h *Host) Engine() *Engine {
 	}}}
 }
 
-// call sends one request. in is encoded as JSON, the answer is decoded into out; both may be nil.
+// call sends one request. It encodes in as JSON and decodes the answer into out; both may be nil.
 func (e *Engine) call(ctx context.Context, method, path string, in, out any) error {
 	var body io.Reader
 	if in != nil {
@@ -60,20 +60,20 @@ func (e *Engine) call(ctx context.Context, method, path string, in, out any) err
 	return json.Unmarshal(data, out)
 }
 
-// Ping is nil when the engine answers.
+// Ping returns nil if the engine responds.
 func (e *Engine) Ping(ctx context.Context) error {
 	return e.call(ctx, http.MethodGet, "/_ping", nil, nil)
 }
 
-// HasImage says whether the engine has the image of that id under that name.
-func (e *Engine) HasImage(ctx context.Context, name, id string) bool {
+// HasImage reports whether the engine has an image with that name and content.
+func (e *Engine) HasImage(ctx context.Context, name, content string) bool {
 	var image struct {
-		ID string `json:"Id"`
+		Config struct{ Labels map[string]string }
 	}
-	return e.call(ctx, http.MethodGet, "/images/"+url.PathEscape(name)+"/json", nil, &image) == nil && image.ID == id
+	return e.call(ctx, http.MethodGet, "/images/"+url.PathEscape(name)+"/json", nil, &image) == nil && image.Config.Labels[contentLabel] == content
 }
 
-// Load reads a tar file in the form of `docker save`. The engine reports failures inside a successful answer.
+// Load loads a tar file in the format of `docker save`. The engine reports failures inside a successful response.
 func (e *Engine) Load(ctx context.Context, path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -122,8 +122,8 @@ func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
 // Details is what an engine reports about one container.
 type Details struct {
 	HostConfig struct{ Runtime, PidMode string }
-	State      struct{ Pid int } // of its first process, on this machine; 0: it does not run
-	// NetworkSettings are those of each network that it is on, by name.
+	State      struct{ Pid int } // of its first process, on this machine; 0: not running
+	// NetworkSettings has the container's settings by network name.
 	NetworkSettings struct {
 		Networks map[string]struct{ IPAddress string }
 	}
@@ -136,7 +136,7 @@ func (e *Engine) Inspect(ctx context.Context, id string) (Details, error) {
 	return out, err
 }
 
-// Run creates and starts a container, without any agent, and returns its id.
+// Run creates and starts a container without an agent and returns its ID.
 func (e *Engine) Run(ctx context.Context, name, image string) (string, error) {
 	var created struct {
 		ID string `json:"Id"`
@@ -152,14 +152,14 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodDelete, "/containers/"+url.PathEscape(id)+"?force=1", nil, nil)
 }
 
-// Tag gives an image another name.
+// Tag adds a name to an image.
 func (e *Engine) Tag(ctx context.Context, image, name string) error {
 	repository, tag, _ := strings.Cut(name, ":")
 	query := url.Values{"repo": {repository}, "tag": {tag}}
 	return e.call(ctx, http.MethodPost, "/images/"+url.PathEscape(image)+"/tag?"+query.Encode(), nil, nil)
 }
 
-// Images lists the names of all images, with their tags.
+// Images lists the names of all images, including tags.
 func (e *Engine) Images(ctx context.Context) ([]string, error) {
 	var list []struct{ RepoTags []string }
 	err := e.call(ctx, http.MethodGet, "/images/json", nil, &list)
@@ -175,9 +175,14 @@ func (e *Engine) RemoveImage(ctx context.Context, name string) error {
 	return e.call(ctx, http.MethodDelete, "/images/"+url.PathEscape(name), nil, nil)
 }
 
-// Kill ends a container immediately.
+// Kill kills a container immediately.
 func (e *Engine) Kill(ctx context.Context, id string) error {
 	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill", nil, nil)
+}
+
+// Terminate asks a container's program to end.
+func (e *Engine) Terminate(ctx context.Context, id string) error {
+	return e.call(ctx, http.MethodPost, "/containers/"+url.PathEscape(id)+"/kill?signal=TERM", nil, nil)
 }
 
 // RemoveNetwork removes a network by name; a missing network is not an error.
@@ -194,13 +199,13 @@ type Event struct {
 	Type, Action string // "container", "exec_create: /bin/true"
 	Actor        struct {
 		ID         string
-		Attributes map[string]string // a container's labels among them
+		Attributes map[string]string // including a container's labels
 	}
 	TimeNano int64 // Unix
 }
 
-// Events calls each with every event of the engine, in order, until ctx ends (nil) or the stream does. It calls began when the
-// stream has started.
+// Events calls each for every event of the engine, in order. It returns nil when ctx ends, or an error when the stream
+// ends. It calls began once the stream has started.
 func (e *Engine) Events(ctx context.Context, began func(), each func(Event)) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/events", nil)
 	if err != nil {
@@ -235,7 +240,7 @@ func (e *Engine) Processes(ctx context.Context, id string) ([]string, error) {
 	return lines, err
 }
 
-// CreateInternal makes a bridge network whose containers' ports the engine does not publish.
+// CreateInternal creates a bridge network; the engine does not publish ports of its containers.
 func (e *Engine) CreateInternal(ctx context.Context, name, subnet string) error {
 	return e.call(ctx, http.MethodPost, "/networks/create", map[string]any{"Name": name, "Driver": "bridge", "Internal": true,
 		"IPAM": map[string]any{"Config": []map[string]string{{"Subnet": subnet}}}}, nil)

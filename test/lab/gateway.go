@@ -18,9 +18,10 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// Gateway is the one program between the machine and the cluster. It runs in the control plane's network and hands connections of
-// listener, which was opened in the machine's own, to the API server at to. It also keeps the control plane's routes to the nodes'
-// pods, since the API server dials pods for its proxy, for webhooks and for aggregated APIs. It returns when ctx ends.
+// Gateway connects the machine and the cluster. It runs in the control plane's network namespace and forwards
+// connections of listener, which was opened in the machine's namespace, to the API server at to. It also maintains the
+// control plane's routes to pods, because the API server dials pods for its proxy, webhooks and aggregated APIs. It
+// returns when ctx ends.
 func Gateway(ctx context.Context, listener net.Listener, to, kubeconfig string) error {
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
@@ -30,7 +31,7 @@ func Gateway(ctx context.Context, listener net.Listener, to, kubeconfig string) 
 	if err != nil {
 		return err
 	}
-	routes := map[string]string{} // next hop by pod CIDR; touched by the informer's goroutine only
+	routes := map[string]string{} // next hop by pod CIDR; used only by the informer's goroutine
 	factory := informers.NewSharedInformerFactory(client, 0)
 	nodes := factory.Core().V1().Nodes().Informer()
 	if _, err := nodes.AddEventHandler(cache.ResourceEventHandlerFuncs{
@@ -56,7 +57,8 @@ func Gateway(ctx context.Context, listener net.Listener, to, kubeconfig string) 
 	}
 }
 
-// addRoutes adds a route for a node's pod range to the node. The range of a removed node keeps its route until another node gets the range.
+// addRoutes routes a Node's pod ranges to it. The range of a removed node keeps its route until another node gets the
+// range.
 func addRoutes(ctx context.Context, routes map[string]string, node *v1.Node) {
 	for _, cidr := range node.Spec.PodCIDRs {
 		hop := ""
@@ -76,10 +78,10 @@ func addRoutes(ctx context.Context, routes map[string]string, node *v1.Node) {
 	}
 }
 
-// forward joins a connection with one to addr, each direction closed on its own.
+// forward connects conn with a new connection to addr; each direction closes separately.
 func forward(conn net.Conn, addr string) {
 	defer conn.Close()
-	upstream, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	upstream, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {
 		return
 	}

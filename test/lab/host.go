@@ -12,47 +12,52 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// switchNamespace holds the bridge to which every host's veth connects.
+// switchNamespace holds the bridge that connects the veths of all hosts.
 var switchNamespace = prefix + "switch"
 
-// Host is a network namespace and a host name that together act as a machine.
+// Host is a network namespace and a host name that together behave like a machine.
 type Host struct {
 	Name string     // of the Node: node1
 	Addr netip.Addr // of eth0
-	// LiveRestore starts the engine with live-restore, so that containers outlive it. It acts on the next start of dockerd.
+	// LiveRestore starts the engine with live-restore, so that containers survive it. It applies at the next start of
+	// dockerd.
 	LiveRestore bool
-	// ExtraArgs are appended to the command line of the process of that name at its next start.
+	// CSIDriver starts the tests' CSI driver on the host, with the next Process("csidriver").Ensure.
+	CSIDriver bool
+	// ExtraArgs are appended to the command line of a process, by process name, at its next start.
 	ExtraArgs map[string][]string
-	// ExtraEnv is the same for its environment, as NAME=value.
+	// ExtraEnv is appended to the environment of a process, as NAME=value.
 	ExtraEnv map[string][]string
 
-	cluster   *Cluster
-	number    int  // 1, 2, ... for nodes
-	ownMounts bool // see upMounts
-	processes []*Process
+	cluster      *Cluster
+	engine       string         // of InstallEngine; "": the cluster's
+	moreSettings map[string]any // of the engine
+	number       int            // 1, 2, ... for nodes
+	ownMounts    bool           // see upMounts
+	processes    []*Process
 }
 
-// Number tells the hosts apart, from 1 on: it is in the addresses of a host and of its engine's own network.
+// Number identifies the host, from 1: it is part of the addresses of the host and of its engine's network.
 func (h *Host) Number() int { return h.number }
 
 func (c *Cluster) newHost(name string, addr netip.Addr) *Host {
 	return &Host{Name: name, Addr: addr, LiveRestore: true, ExtraArgs: map[string][]string{}, ExtraEnv: map[string][]string{}, cluster: c}
 }
 
-// Namespace is the name of the host's network namespace, as `ip netns` knows it.
+// Namespace is the name of the host's network namespace (`ip netns`).
 func (h *Host) Namespace() string { return prefix + h.Name }
 
-// Dir is the host's directory below the cluster's state.
+// Dir returns the path of a file in the host's directory, below the cluster's state.
 func (h *Host) Dir(elem ...string) string {
 	return filepath.Join(append([]string{h.cluster.State, h.Name}, elem...)...)
 }
 
-// RunDir is where the host's sockets are.
+// RunDir returns the path of a file next to the host's sockets.
 func (h *Host) RunDir(elem ...string) string {
 	return filepath.Join(append([]string{runDir, h.Name}, elem...)...)
 }
 
-// Process returns the host's process of that name; it panics on a name that does not exist, since names are constants of the caller.
+// Process returns the host's process of that name. It panics if there is none: callers use constant names.
 func (h *Host) Process(name string) *Process {
 	for _, process := range h.processes {
 		if process.Name == name {
@@ -62,7 +67,7 @@ func (h *Host) Process(name string) *Process {
 	panic(fmt.Sprintf("lab: host %s has no process %q", h.Name, name))
 }
 
-// ProcessNames lists the host's processes in the order in which they start.
+// ProcessNames lists the host's processes in start order.
 func (h *Host) ProcessNames() []string {
 	var names []string
 	for _, process := range h.processes {
@@ -71,7 +76,7 @@ func (h *Host) ProcessNames() []string {
 	return names
 }
 
-// Command prepares a program on the host: in its network, and with its name.
+// Command prepares a program that runs on the host: in its network, with its host name.
 func (h *Host) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "nsenter", append(h.enter(), argv...)...)
 }
@@ -87,10 +92,11 @@ func (h *Host) enter() []string {
 	return append(args, "--")
 }
 
-// utsFile keeps the namespace of the host's name.
+// utsFile is the file that holds the UTS namespace of the host's name.
 func (h *Host) utsFile() string { return h.RunDir("uts") }
 
-// upHostName gives the host its name: pods in the host's network have it, too, since the engine names them as its own host is called.
+// upHostName sets the host's name. Pods in the host's network have it too, because the engine gives them its own host
+// name.
 func (h *Host) upHostName(ctx context.Context) error {
 	for _, m := range readMounts() {
 		if m.point == h.utsFile() {
@@ -104,7 +110,7 @@ func (h *Host) upHostName(ctx context.Context) error {
 	return err
 }
 
-// Exec runs a program in the host's network and returns its standard output; the error repeats both streams.
+// Exec runs a program on the host and returns its standard output; the error includes both streams.
 func (h *Host) Exec(ctx context.Context, argv ...string) (stdout string, err error) {
 	return finish(h.Command(ctx, argv...), argv)
 }
@@ -122,7 +128,7 @@ func finish(cmd *exec.Cmd, argv []string) (stdout string, err error) {
 	return said.Stdout, err
 }
 
-// upHosts makes the namespaces, the bridge and the veths, and keeps those that are there.
+// upHosts creates missing namespaces, the bridge and veths.
 func (c *Cluster) upHosts(ctx context.Context) error {
 	if err := c.upNamespace(ctx, switchNamespace); err != nil {
 		return err
@@ -165,8 +171,8 @@ func (c *Cluster) upNamespace(ctx context.Context, name string) error {
 	return ip(ctx, name, "link set lo up")
 }
 
-// upLink gives the host its eth0. Pods' and services' ranges end in the host when no better route leads to them: nothing may leave
-// the machine, and there is no default route either.
+// upLink creates the host's eth0. Pods' and services' ranges end in the host if no better route exists: nothing may
+// leave the machine, and there is no default route either.
 func (h *Host) upLink(ctx context.Context) error {
 	namespace := h.Namespace()
 	if _, err := run(ctx, "ip", "-n", namespace, "link", "show", "eth0"); err != nil {
@@ -204,7 +210,8 @@ func (h *Host) upDirectories() error {
 	if h == h.cluster.Control {
 		return nil
 	}
-	// The DNS configuration of pods with dnsPolicy Default. The server does not exist: the cluster has no connection to the outside.
+	// DNS configuration of pods with dnsPolicy Default. The server does not exist: the cluster has no connection to the
+	// outside.
 	resolv := "search lab.test\nnameserver " + h.cluster.Control.Addr.String() + "\n"
 	if err := os.WriteFile(h.Dir("resolv.conf"), []byte(resolv), 0o644); err != nil {
 		return err
@@ -212,7 +219,7 @@ func (h *Host) upDirectories() error {
 	return makeCgroups(h.cgroup())
 }
 
-// ip runs the ip tool on a namespace with arguments that contain no spaces.
+// ip runs the ip tool in a namespace; arguments must not contain spaces.
 func ip(ctx context.Context, namespace, args string) error {
 	_, err := run(ctx, append([]string{"ip", "-n", namespace}, strings.Fields(args)...)...)
 	return err

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -15,17 +16,17 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// The images that the repository makes. There is no registry: they are loaded into every engine.
+// The images that this repository builds. There is no registry: they are loaded into every engine.
 const (
 	PauseImage   = "winkube/pause:1"
 	SampleImage  = "winkube/sample:1"
 	CoreDNSImage = "winkube/coredns:1.14.7"
 )
 
-// image is a program on an otherwise nearly empty file system.
+// image is a program on an otherwise almost empty file system.
 type image struct {
 	name       string
-	program    string // below Tools; stands at the root of the image
+	program    string // below Tools; placed in the image's root directory
 	links      []string
 	entrypoint []string
 	cmd        []string
@@ -61,7 +62,7 @@ func (c *Cluster) upImage(ctx context.Context, img image, hosts []*Host) error {
 	written := false
 	for _, node := range hosts {
 		engine := node.Engine()
-		if engine.HasImage(ctx, img.name, "sha256:"+digest(config)) {
+		if engine.HasImage(ctx, img.name, Content(config)) {
 			continue
 		}
 		if !written {
@@ -76,7 +77,7 @@ func (c *Cluster) upImage(ctx context.Context, img image, hosts []*Host) error {
 	return group.Wait()
 }
 
-// parts makes the image's file system and configuration of a program below tools.
+// parts returns the image's file system and configuration for a program below tools.
 func (img image) parts(tools string) (layer, config []byte, err error) {
 	program, err := os.ReadFile(filepath.Join(tools, img.program))
 	if err != nil {
@@ -89,7 +90,7 @@ func (img image) parts(tools string) (layer, config []byte, err error) {
 	return layer, config, err
 }
 
-// layer is the image's file system as a tar, the same bytes for the same program.
+// layer returns the image's file system as a tar file, with equal bytes for equal programs.
 func (img image) layer(program []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -130,9 +131,9 @@ func (img image) layer(program []byte) ([]byte, error) {
 	return out.Bytes(), nil
 }
 
-// config is the image's configuration; its digest is the image's id.
+// config returns the image's configuration; with a graph driver its digest is the image ID.
 func (img image) config(layer []byte) ([]byte, error) {
-	return json.Marshal(map[string]any{
+	return Seal(map[string]any{
 		"architecture": runtime.GOARCH,
 		"os":           "linux",
 		"created":      "1970-01-01T00:00:00Z",
@@ -146,7 +147,37 @@ func (img image) config(layer []byte) ([]byte, error) {
 	})
 }
 
-// write makes the file that an engine loads, in the form of `docker save`.
+// contentLabel is the label by which Engine.HasImage recognizes an image. The image ID does not suffice: in
+// containerd's store it is the digest of a manifest that the engine writes when it loads the image.
+const contentLabel = "org.winkube.content"
+
+// Seal marshals an image's configuration with a label that identifies the rest of it, see Content.
+func Seal(config map[string]any) ([]byte, error) {
+	plain, err := json.Marshal(config)
+	if err != nil {
+		return nil, err
+	}
+	inner := config["config"].(map[string]any)
+	labels, _ := inner["Labels"].(map[string]string)
+	labels = maps.Clone(labels)
+	if labels == nil {
+		labels = map[string]string{}
+	}
+	labels[contentLabel] = digest(plain)
+	inner["Labels"] = labels
+	return json.Marshal(config)
+}
+
+// Content returns the label that Seal added to a configuration; "" if there is none.
+func Content(config []byte) string {
+	var image struct {
+		Config struct{ Labels map[string]string } `json:"config"`
+	}
+	_ = json.Unmarshal(config, &image) // a configuration without Seal's label has no content
+	return image.Config.Labels[contentLabel]
+}
+
+// write writes the file that an engine loads, in the format of `docker save`.
 func (img image) write(path string, layer, config []byte) error {
 	file, err := os.Create(path)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"testing"
 )
 
-// TestImageIsReproducible makes an image twice: engines keep what they have when the id is the same.
+// TestImageIsReproducible builds an image twice: an engine keeps its image if the ID is equal.
 func TestImageIsReproducible(t *testing.T) {
 	img := image{name: "winkube/x:1", program: "x", links: []string{"bin/sh"}, entrypoint: []string{"/x"}}
 	var ids [2]string
@@ -31,7 +31,8 @@ func TestImageIsReproducible(t *testing.T) {
 	}
 }
 
-// TestImageArchive reads an archive as an engine does: the manifest names the configuration, that names the layer by its digest.
+// TestImageArchive reads an archive as an engine does: the manifest names the configuration, which names the layer by
+// digest.
 func TestImageArchive(t *testing.T) {
 	img := image{name: "winkube/x:1", program: "x", links: []string{"bin/sh"}, entrypoint: []string{"/x"}}
 	layer, err := img.layer([]byte("program"))
@@ -78,7 +79,7 @@ func TestImageArchive(t *testing.T) {
 	}
 }
 
-// entries reads a tar; a link's content is its target.
+// entries reads a tar file; the content of a link is its target.
 func entries(t *testing.T, data []byte) map[string]string {
 	t.Helper()
 	files := map[string]string{}
@@ -99,5 +100,26 @@ func entries(t *testing.T, data []byte) map[string]string {
 		if header.Typeflag == tar.TypeLink {
 			files[header.Name] = "-> " + header.Linkname
 		}
+	}
+}
+
+// TestSeal checks that an image is identified by its content, and that the label itself does not count as content.
+func TestSeal(t *testing.T) {
+	config := func(user string) []byte {
+		data, err := Seal(map[string]any{"os": "linux", "config": map[string]any{"User": user, "Labels": map[string]string{"a": "b"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return data
+	}
+	one, same, other := Content(config("1")), Content(config("1")), Content(config("2"))
+	if len(one) != 64 || one != same || one == other {
+		t.Errorf("contents %q, %q of the same, %q of another", one, same, other)
+	}
+	if !bytes.Contains(config("1"), []byte(`"a":"b"`)) {
+		t.Errorf("other labels are gone: %s", config("1"))
+	}
+	if got := Content([]byte("{}")); got != "" {
+		t.Errorf("an image without the label has content %q", got)
 	}
 }

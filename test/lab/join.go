@@ -18,8 +18,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The joiner is another host, which kubeadm joins. It has separate mounts, shared with its engine: kubeadm's /etc/kubernetes and
-// /var/lib/kubelet are not the machine's. Its systemctl is a script that does what our unit files say.
+// The joiner is another host, which kubeadm joins. It has separate mounts, shared with its engine: kubeadm's
+// /etc/kubernetes and /var/lib/kubelet are not the machine's. Its systemctl is a script that does what our unit files
+// say.
 
 var kubeadm = tool{module: "kubeadm", packages: []string{"k8s.io/kubernetes/cmd/kubeadm"}, names: []string{"kubeadm"}, ldflags: tools()[0].ldflags}
 
@@ -31,7 +32,7 @@ const BootstrapToken = "abcdef.0123456789abcdef"
 
 func (c *Cluster) newJoiner() *Host {
 	host := c.newHost("joiner", netip.MustParseAddr("172.30.0.16"))
-	host.number = 8 // after a third node and those for Windows
+	host.number = 8 // after the third node and the Windows hosts
 	host.ownMounts = true
 	host.processes = []*Process{
 		{Name: "containerd", host: host, argv: host.containerdArgv},
@@ -40,8 +41,8 @@ func (c *Cluster) newJoiner() *Host {
 	return host
 }
 
-// UpJoiner brings up the third host with its engine and the service that kubeadm asks, in a cluster that is up, and has kubeadm put into the
-// cluster what kubeadm init would. Nothing is joined yet.
+// UpJoiner starts the third host with its engine and the service that kubeadm needs in a running cluster, and creates
+// the objects of kubeadm init in the cluster. It joins nothing yet.
 func (c *Cluster) UpJoiner(ctx context.Context) error {
 	unlock, err := c.claim()
 	if err != nil {
@@ -50,18 +51,17 @@ func (c *Cluster) UpJoiner(ctx context.Context) error {
 	defer unlock()
 	joiner := c.Joiner
 	return c.run(ctx, []step{
-		{"joiner: build kubeadm", func(ctx context.Context) error { return c.buildTool(ctx, kubeadm) }},
 		{"joiner: host", func(ctx context.Context) error {
 			return errors.Join(c.upHost(ctx, joiner), joiner.upMounts(ctx))
 		}},
 		{"joiner: engine", func(ctx context.Context) error { return c.upEnginesOf(ctx, []*Host{joiner}) }},
 		{"joiner: images", func(ctx context.Context) error { return c.upImagesOf(ctx, []*Host{joiner}) }},
-		{"joiner: kubeadm's objects", c.upKubeadmObjects},
+		{"joiner: kubeadm's objects", c.UpKubeadm},
 		{"joiner: kubelet cri", func(ctx context.Context) error {
 			if _, err := joiner.Exec(ctx, joiner.shell("systemctl start kubelet-cri")...); err != nil {
 				return err
 			}
-			return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+			return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 				_, err := joiner.Exec(ctx, "test", "-S", "/var/run/cri-dockerd.sock")
 				return err == nil, nil
 			})
@@ -69,7 +69,7 @@ func (c *Cluster) UpJoiner(ctx context.Context) error {
 	})
 }
 
-// DownJoiner ends everything on the third host. Down removes the rest.
+// DownJoiner stops everything on the third host. Down removes the rest.
 func (c *Cluster) DownJoiner(ctx context.Context) error {
 	var errs []error
 	for _, unit := range []string{"kubelet", "kubelet-cri"} {
@@ -82,12 +82,12 @@ func (c *Cluster) DownJoiner(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mountsDir holds the file that keeps the host's mount namespace. It must not be in a shared mount.
+// mountsDir holds the file that keeps the host's mount namespace alive. It must not be on a shared mount.
 func (h *Host) mountsDir() string { return h.RunDir("mounts") }
 
 func (h *Host) mountsFile() string { return filepath.Join(h.mountsDir(), "ns") }
 
-// upMounts makes the mount namespace: copies of /etc and empty directories in the places where kubeadm and kubelet write.
+// upMounts creates the mount namespace: copies of /etc, and empty directories where kubeadm and kubelet write.
 func (h *Host) upMounts(ctx context.Context) error {
 	for _, m := range readMounts() {
 		if m.point == h.mountsFile() {
@@ -111,7 +111,7 @@ for dir in etc var/lib var/log run; do mount --rbind %[3]s/$dir /$dir; done'`, h
 	return err
 }
 
-// writeRoot writes our units and the host's own settings, as an installer would.
+// writeRoot writes our units and the host's settings, as an installer would.
 func (h *Host) writeRoot(root string) error {
 	for _, dir := range []string{"etc", "etc-ours/default", "var/lib", "var/log", "run", "bin"} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
@@ -132,9 +132,8 @@ func (h *Host) writeRoot(root string) error {
 			return err
 		}
 	}
-	engine := "--docker-endpoint=unix://" + h.EngineSocket() + " --pod-infra-container-image=" + PauseImage
-	kubelet := engine + " --cgroup-root=/" + h.cgroup() + " --node-ip=" + h.Addr.String() + " --resolv-conf=" + h.Dir("resolv.conf") + " --cluster-cidr=" + PodCIDR +
-		" --network-mode=" + h.cluster.NetworkMode + " --v=2"
+	engine := h.engineFlags()
+	kubelet := h.kubeletFlags() + " --node-ip=" + h.Addr.String()
 	for name, line := range map[string]string{"kubelet": "KUBELET_EXTRA_ARGS=\"" + kubelet + "\"\n", "kubelet-cri": "KUBELET_CRI_ARGS=\"" + engine + " --v=2\"\n"} {
 		if err := os.WriteFile(filepath.Join(root, "etc-ours/default", name), []byte(line), 0o644); err != nil {
 			return err
@@ -143,18 +142,31 @@ func (h *Host) writeRoot(root string) error {
 	return os.WriteFile(filepath.Join(root, "bin/systemctl"), systemctl, 0o755)
 }
 
-// shell is a command line with the host's own systemctl, kubelet and kubeadm in its path.
+func (h *Host) engineFlags() string {
+	return "--docker-endpoint=unix://" + h.EngineSocket() + " --pod-infra-container-image=" + PauseImage
+}
+
+func (h *Host) kubeletFlags() string {
+	return h.engineFlags() + " --cgroup-root=/" + h.cgroup() + " --resolv-conf=" + h.Dir("resolv.conf") + " --cluster-cidr=" + PodCIDR + " --network-mode=" + h.cluster.NetworkMode + " --v=2"
+}
+
+// JoinerFlags returns the kubelet flags that the third host needs because it is simulated.
+func (c *Cluster) JoinerFlags() string {
+	return c.Joiner.kubeletFlags() + " --cluster-dns=" + DNSAddress + " --cluster-domain=" + DNSDomain + " --eviction-hard=memory.available<0%,nodefs.available<0%,imagefs.available<0% --image-gc-high-threshold=100"
+}
+
+// shell returns a command line with the host's own systemctl, kubelet and kubeadm in its PATH.
 func (h *Host) shell(line string) []string {
 	path := strings.Join([]string{h.Dir("root", "bin"), filepath.Dir(h.cluster.Binary("kubelet")), h.cluster.Tools, os.Getenv("PATH")}, ":")
 	return []string{"env", "PATH=" + path, "sh", "-c", line}
 }
 
-// Shell runs a command line on the third host and returns what it printed.
+// Shell runs a command line on the third host and returns its output.
 func (h *Host) Shell(ctx context.Context, line string) (string, error) {
 	return h.Exec(ctx, h.shell(line)...)
 }
 
-// JoinCommand is what `kubeadm token create --print-join-command` would print for the cluster.
+// JoinCommand returns what `kubeadm token create --print-join-command` would print for the cluster.
 func (c *Cluster) JoinCommand() (string, error) {
 	data, err := os.ReadFile(c.Control.PKI("ca.crt"))
 	if err != nil {
@@ -172,7 +184,7 @@ func (c *Cluster) JoinCommand() (string, error) {
 	return fmt.Sprintf("kubeadm join %s --token %s --discovery-token-ca-cert-hash sha256:%s", c.apiAddress(), BootstrapToken, hex.EncodeToString(sum[:])), nil
 }
 
-// kubeadmConfig is the configuration that kubeadm init would have had. Kubelets request their serving certificates.
+// kubeadmConfig returns a configuration as for kubeadm init. Kubelets request their serving certificates.
 func (c *Cluster) kubeadmConfig() string {
 	return fmt.Sprintf(`apiVersion: kubeadm.k8s.io/v1beta4
 kind: InitConfiguration
@@ -196,8 +208,15 @@ imageGCHighThresholdPercent: 100
 `, BootstrapToken, c.Control.Addr, kubernetesVersion, c.apiAddress(), PodCIDR, ServiceCIDR, DNSDomain, DNSAddress)
 }
 
-// upKubeadmObjects has kubeadm's own phases make the ConfigMaps kubeadm-config, kubelet-config and cluster-info, the token and the roles.
-func (c *Cluster) upKubeadmObjects(ctx context.Context) error {
+// KubeadmFlags returns the go build flags that give upstream's kubeadm its version.
+func KubeadmFlags() string { return "-ldflags=" + kubeadm.ldflags }
+
+// UpKubeadm builds kubeadm and runs its phases in a running cluster. They create the ConfigMaps kubeadm-config,
+// kubelet-config and cluster-info, the token and the roles.
+func (c *Cluster) UpKubeadm(ctx context.Context) error {
+	if err := c.buildTool(ctx, kubeadm); err != nil {
+		return err
+	}
 	path := c.Control.Dir("kubeadm.yaml")
 	if err := os.WriteFile(path, []byte(c.kubeadmConfig()), 0o600); err != nil {
 		return err

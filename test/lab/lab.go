@@ -1,11 +1,12 @@
-// Package lab runs a real Kubernetes cluster on this machine, around our two binaries: the end of the whole machine, where desired
-// objects go in at a real API server and containers come out of real engines.
+// Package lab runs a real Kubernetes cluster on this machine with our two binaries: a real API server, real engines and
+// real containers.
 //
 //	tools, images (built here) -> hosts (network namespaces) -> control plane -> engines -> kubelet and proxy per node
 //
-// hack/cluster is its command line, test/e2e its tests. A host is a network namespace with one veth on a common bridge and no way out
-// of the machine. Everything of a cluster is below State (_output/cluster), runDir and the namespaces and cgroups named
-// wk-*; Down removes all of it and then looks whether something is left. The machine's own engine, network and /etc stay as they are.
+// hack/cluster is its command line, test/e2e its tests. A host is a network namespace with one veth on a common bridge
+// and no connection to the outside. Everything of a cluster is below State (_output/cluster), runDir and the namespaces
+// and cgroups named wk-*; Down removes all of it and checks that nothing is left. The machine's engine, network and
+// /etc are not changed.
 package lab
 
 import (
@@ -25,54 +26,77 @@ import (
 const (
 	PodCIDR     = "10.244.0.0/16"
 	ServiceCIDR = "10.96.0.0/16"
-	ServiceIP   = "10.96.0.1" // of the service kubernetes
+	ServiceIP   = "10.96.0.1" // of the service "kubernetes"
 	DNSAddress  = "10.96.0.10"
 	DNSDomain   = "cluster.local"
 	apiPort     = "6443"
 )
 
-// WINKUBE_CLUSTER names one of several clusters side by side on the machine, each of another checkout: a few letters, "" for the usual
-// one. Only what the machine shares needs a name; the networks never meet, so that addresses are the same in each.
+// WINKUBE_CLUSTER names one of several clusters on the machine, each of a different checkout: a few letters, "" for the
+// default. Only names shared by the machine include it; the networks are isolated, so that addresses are the same in
+// each.
 var (
 	instance = os.Getenv("WINKUBE_CLUSTER")
-	// prefix begins the names of namespaces and cgroups.
+	// prefix starts the names of namespaces and cgroups.
 	prefix = strings.TrimSuffix("wk-"+instance, "-") + "-"
-	// runDir holds sockets and the engines' state: short, because a socket's path has at most 107 bytes, and on a tmpfs.
+	// runDir holds sockets and the engines' state: on a tmpfs, and short, because a socket's path has at most 107
+	// bytes.
 	runDir = strings.TrimSuffix("/run/winkube-"+instance, "-")
 )
 
-// EngineAPIs are the engines that test/engineproxy can play.
+// EngineAPIs are the engine versions that test/engineproxy can simulate.
 var EngineAPIs = []string{"1.24", "1.41", "min1.44"}
 
-// Cluster is one control plane and its nodes. Its methods may be called from one goroutine at a time; those of its Processes from any.
+// Cluster is a control plane and its nodes. Only one goroutine at a time may call its methods; those of its Processes
+// are safe for concurrent use.
 type Cluster struct {
 	Root  string // the repository
-	State string // everything that lasts while the cluster does: logs, certificates, engines' data
+	State string // files that exist as long as the cluster: logs, certificates, engines' data
 	Tools string // built programs of others, and our sample program
 
 	Control *Host
 	Nodes   []*Host // two, or three with WINKUBE_NODES=3 in the environment
-	spare   []*Host // the third where there are two
+	spare   []*Host // the third node, if there are only two
 	Peer    *Host   // of UpPeer
 	Joiner  *Host   // of UpJoiner
 	Windows []*Host // of UpWindows: win1 to win4
 
-	// EngineAPI selects the engine that kubelets see, one of EngineAPIs; "": their own engine as it is. It acts on
-	// the next Up. New takes it from ENGINE_API in the environment.
+	// EngineAPI selects the engine version that kubelets see, one of EngineAPIs; "": their own engine, unchanged. It
+	// applies at the next Up. New reads it from ENGINE_API in the environment.
 	EngineAPI string
 
-	// NetworkMode is the --network-mode of kubelets and proxies, host-gateway, overlay or cni. It acts on the next Up. New takes it from
-	// NETWORK_MODE in the environment.
+	// Engine is the engine of every host, one of Releases; "": Debian's. Set it before the first Up. New reads it from
+	// ENGINE in the environment, otherwise from the running cluster.
+	Engine string
+
+	// Runtime is the default runtime of every engine: crun; "": runc. Set it before the first Up. New reads it from RUNTIME
+	// in the environment, otherwise from the running cluster.
+	Runtime string
+
+	// NetworkMode is the --network-mode of kubelets and proxies: host-gateway, overlay or cni. It applies at the next
+	// Up. New reads it from NETWORK_MODE in the environment.
 	NetworkMode string
 
-	// DualStack gives hosts, pods and services addresses of both families. It has to be chosen before the first Up. New takes it from
-	// DUAL_STACK=1 in the environment.
+	// ProxyMode is the --proxy-mode of proxies; "": their default. It applies at the next Up. New reads it from
+	// PROXY_MODE in the environment.
+	ProxyMode string
+
+	// PodInterfaces is the --pod-interfaces of kubelets; "": their default. It applies at the next Up. New reads it
+	// from POD_INTERFACES in the environment.
+	PodInterfaces string
+
+	// DualStack gives hosts, pods and services addresses of both families. Set it before the first Up. New reads it
+	// from DUAL_STACK=1 in the environment.
 	DualStack bool
+
+	// Storage is what provisions volumes: StorageCSI, or "" for nothing. It applies at the next Up. New reads it from
+	// STORAGE in the environment, otherwise from the running cluster.
+	Storage string
 
 	steps *Steps
 }
 
-// New describes the cluster that belongs to the repository root; nothing is done to the machine. Steps are printed to out.
+// New returns the cluster of the repository at root without changing the machine. It prints steps to out.
 func New(root string, out io.Writer) *Cluster {
 	addSystemDirs()
 	c := &Cluster{
@@ -81,9 +105,14 @@ func New(root string, out io.Writer) *Cluster {
 		Tools: filepath.Join(root, "_output/tools"),
 		steps: newSteps(out),
 
-		EngineAPI:   os.Getenv("ENGINE_API"),
-		NetworkMode: cmp.Or(os.Getenv("NETWORK_MODE"), "host-gateway"),
-		DualStack:   os.Getenv("DUAL_STACK") == "1",
+		EngineAPI:     os.Getenv("ENGINE_API"),
+		Engine:        cmp.Or(os.Getenv("ENGINE"), runningRelease()),
+		Runtime:       cmp.Or(os.Getenv("RUNTIME"), runningRuntime()),
+		NetworkMode:   cmp.Or(os.Getenv("NETWORK_MODE"), "host-gateway"),
+		ProxyMode:     os.Getenv("PROXY_MODE"),
+		DualStack:     os.Getenv("DUAL_STACK") == "1",
+		PodInterfaces: os.Getenv("POD_INTERFACES"),
+		Storage:       cmp.Or(os.Getenv("STORAGE"), runningStorage()),
 	}
 	c.Control = c.newHost("control", netip.MustParseAddr("172.30.0.10"))
 	c.Nodes = []*Host{
@@ -91,12 +120,12 @@ func New(root string, out io.Writer) *Cluster {
 		c.newHost("node2", netip.MustParseAddr("172.30.0.12")),
 		c.newHost("node3", netip.MustParseAddr("172.30.0.15")),
 	}
-	c.Control.processes = c.controlProcesses()
+	c.Control.processes = append(c.controlProcesses(), c.storageProcesses()...)
 	for i, node := range c.Nodes {
 		node.number = i + 1
 		node.processes = c.nodeProcesses(node)
 	}
-	if os.Getenv("WINKUBE_NODES") != "3" {
+	if os.Getenv(NodesVariable) != "3" {
 		c.Nodes, c.spare = c.Nodes[:2:2], c.Nodes[2:]
 	}
 	c.Peer = c.newPeer()
@@ -105,7 +134,10 @@ func New(root string, out io.Writer) *Cluster {
 	return c
 }
 
-// FindRoot returns the repository in which the working directory lies.
+// NodesVariable is the environment variable that gives a cluster three nodes instead of two, if it is 3.
+const NodesVariable = "WINKUBE_NODES"
+
+// FindRoot returns the repository that contains the working directory.
 func FindRoot() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -124,7 +156,7 @@ func FindRoot() (string, error) {
 // Hosts returns the control plane's host and the nodes.
 func (c *Cluster) Hosts() []*Host { return append([]*Host{c.Control}, c.Nodes...) }
 
-// Node returns the host of that name, nil when there is none.
+// Node returns the host of that name; nil if there is none.
 func (c *Cluster) Node(name string) *Host {
 	for _, host := range c.machines() {
 		if host.Name == name {
@@ -134,17 +166,22 @@ func (c *Cluster) Node(name string) *Host {
 	return nil
 }
 
-// Up starts or repairs the cluster. It keeps what runs and is up to date, and builds and starts what is missing, dead or outdated.
-// It returns when both nodes are Ready.
+// Up starts or repairs the cluster. It keeps running processes that are up to date, and builds and starts what is
+// missing, dead or outdated. It returns when all nodes are Ready.
 func (c *Cluster) Up(ctx context.Context) error {
+	if err := CheckStorage(c.Storage); err != nil {
+		return err
+	}
 	unlock, err := c.claim()
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	return c.run(ctx, []step{
+	steps := []step{
 		{"packages", c.ensurePackages},
 		{"plugins", c.ensurePlugins},
+		{"engine's programs", c.upRelease},
+		{"runtime", c.upRuntime},
 		{"build", c.Build},
 		{"network mode", c.keepNetwork},
 		{"hosts", c.upHosts},
@@ -155,10 +192,14 @@ func (c *Cluster) Up(ctx context.Context) error {
 		{"kubelet and proxy", c.upAgents},
 		{"networks", c.upNetworks},
 		{"nodes ready", c.waitNodesReady},
-	})
+	}
+	if c.Storage != "" {
+		steps = append(steps, step{"storage", c.upStorage})
+	}
+	return c.run(ctx, steps)
 }
 
-// UpWithoutAgents does what Up does, but without our own binaries: for work on the lab itself.
+// UpWithoutAgents is like Up, but without kubelet and proxy: for work on the lab itself.
 func (c *Cluster) UpWithoutAgents(ctx context.Context) error {
 	unlock, err := c.claim()
 	if err != nil {
@@ -167,6 +208,8 @@ func (c *Cluster) UpWithoutAgents(ctx context.Context) error {
 	defer unlock()
 	return c.run(ctx, []step{
 		{"packages", c.ensurePackages},
+		{"engine's programs", c.upRelease},
+		{"runtime", c.upRuntime},
 		{"build", c.buildTools},
 		{"hosts", c.upHosts},
 		{"certificates", c.upCertificates},
@@ -190,13 +233,13 @@ func (c *Cluster) run(ctx context.Context, steps []step) error {
 	return nil
 }
 
-// Step runs do as one printed step, as Up does with its own.
+// Step runs do as a printed step, as Up does with its own steps.
 func (c *Cluster) Step(ctx context.Context, name string, do func(context.Context) error) error {
 	return c.steps.Run(ctx, name, do)
 }
 
-// claim takes the cluster's names for this repository: names of namespaces are the machine's, so that it can carry one cluster of a
-// name at a time.
+// claim reserves the cluster's names for this repository: names of namespaces are global, so a machine can run one
+// cluster of a name at a time.
 func (c *Cluster) claim() (unlock func(), err error) {
 	if os.Geteuid() != 0 {
 		return nil, errors.New("cannot make network namespaces: run as root")
@@ -226,7 +269,7 @@ func (c *Cluster) checkOwner() error {
 	return nil
 }
 
-// Running says whether the control plane and both nodes' processes run.
+// Running reports whether the processes of the control plane and all nodes run.
 func (c *Cluster) Running() bool {
 	if c.checkOwner() != nil {
 		return false

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -23,12 +24,14 @@ func (c *Cluster) nodeProcesses(node *Host) []*Process {
 		{Name: "engineproxy", host: node, argv: node.engineProxyArgv, unwanted: func() bool { return c.EngineAPI == "" }},
 		process("kubelet", node.KubeletArgv),
 		process("proxy", node.ProxyArgv),
+		{Name: "csidriver", host: node, argv: node.csiDriverArgv, unwanted: func() bool { return !node.CSIDriver }},
+		{Name: "csi-node", host: node, argv: node.storageNodeArgv, unwanted: c.withoutStorage},
 	}
 }
 
-// KubeletArgv is how this node starts our kubelet.
+// KubeletArgv returns the command line of the node's kubelet.
 func (h *Host) KubeletArgv() []string {
-	return []string{
+	argv := []string{
 		h.cluster.Binary("kubelet"),
 		"--hostname-override=" + h.Name,
 		"--kubeconfig=" + h.PKI("kubelet.kubeconfig"),
@@ -46,19 +49,24 @@ func (h *Host) KubeletArgv() []string {
 		"--tls-private-key-file=" + h.PKI("kubelet-server.key"),
 		"--pod-manifest-path=" + h.Dir("manifests"),
 		"--pod-logs-dir=" + h.Dir("log", "pods"),
+		"--volume-plugin-dir=" + h.Dir("plugins"),
 		"--network-mode=" + h.cluster.NetworkMode,
 		"--cni-conf-dir=" + h.Dir("cni"),
 		"--cni-bin-dir=" + cniPlugins,
 		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
-		"--eviction-hard=", // the machine's disk and memory are not the host's: they must evict no pod
+		"--eviction-hard=", // the machine's disk and memory are not the host's: they must not cause evictions
 		"--image-gc-high-threshold=100",
 		"--v=2",
 	}
+	if h.cluster.PodInterfaces != "" {
+		argv = append(argv, "--pod-interfaces="+h.cluster.PodInterfaces)
+	}
+	return argv
 }
 
-// ProxyArgv is how this node starts our proxy.
+// ProxyArgv returns the command line of the node's proxy.
 func (h *Host) ProxyArgv() []string {
-	return []string{
+	argv := []string{
 		h.cluster.Binary("proxy"),
 		"--kubeconfig=" + h.PKI("proxy.kubeconfig"),
 		"--hostname-override=" + h.Name,
@@ -67,14 +75,33 @@ func (h *Host) ProxyArgv() []string {
 		"--metrics-bind-address=127.0.0.1:10249",
 		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
 		"--network-mode=" + h.cluster.proxyMode(),
+		"--connect-cgroup=" + h.connectCgroup(), // two nodes on one machine must not redirect each other's pods
 		"--v=2",
 	}
+	if h.cluster.ProxyMode != "" {
+		argv = append(argv, "--proxy-mode="+h.cluster.ProxyMode)
+	}
+	return argv
 }
 
-// EngineSocket is where the host's Docker engine listens.
+// CSIDriverName is the name of the driver (package csidriver) on every node that has CSIDriver set.
+const CSIDriverName = "dir.winkube.test"
+
+// CSIData is the directory with the driver's volumes on this node, its log of calls, and the files with which a test
+// makes calls fail.
+func (h *Host) CSIData() string { return h.Dir("csi-data") }
+
+// csiDriverArgv starts the driver next to the kubelet, with the sockets that a DaemonSet's pod would use.
+func (h *Host) csiDriverArgv() []string {
+	return []string{filepath.Join(h.cluster.Tools, "csidriver"), "--name=" + CSIDriverName, "--node-id=" + h.Name, "--data=" + h.CSIData(),
+		"--endpoint=" + h.Dir("kubelet", "plugins", CSIDriverName, "csi.sock"), "--registry=" + h.Dir("kubelet", "plugins_registry"),
+		"--topology=" + CSIDriverName + "/node=" + h.Name}
+}
+
+// EngineSocket is the socket of the host's Docker engine.
 func (h *Host) EngineSocket() string { return h.RunDir("docker.sock") }
 
-// kubeletSocket is the kubelet's socket of an engine: the host's own, or the proxy that EngineAPI selects.
+// kubeletSocket is the kubelet's engine socket: the host's own, or the proxy's if EngineAPI is set.
 func (h *Host) kubeletSocket() string {
 	if h.cluster.EngineAPI == "" {
 		return h.EngineSocket()
@@ -89,49 +116,67 @@ func (h *Host) engineProxyArgv() []string {
 
 func (h *Host) containerdSocket() string { return h.RunDir("containerd.sock") }
 
-// containerdArgv starts the host's containerd: without it the host's engine would use the machine's.
+// containerdArgv starts a containerd of the host; otherwise the host's engine would use the machine's.
 func (h *Host) containerdArgv() []string {
-	return []string{system("containerd"), "--config", h.Dir("containerd.toml")}
+	return []string{h.program("containerd"), "--config", h.Dir("containerd.toml")}
 }
 
 func (h *Host) dockerdArgv() []string {
-	return []string{system("dockerd"), "--config-file=" + h.Dir("dockerd.json"), "--live-restore=" + strconv.FormatBool(h.LiveRestore)}
+	return []string{h.program("dockerd"), "--config-file=" + h.Dir("dockerd.json"), "--live-restore=" + strconv.FormatBool(h.LiveRestore)}
 }
 
-// RuntimeHandler is a runtime of every node's engine beside the default one, under the name that upstream's tests look for.
+// containerdConfig disables plugins that would write elsewhere on the machine, and the CRI plugins, which dockerd does
+// not use. containerd 2 split and added some plugins, but still reads the older format.
+func (h *Host) containerdConfig() string {
+	version, disabled := 2, []string{"io.containerd.grpc.v1.cri"}
+	for _, name := range []string{"aufs", "btrfs", "devmapper", "zfs"} {
+		disabled = append(disabled, "io.containerd.snapshotter.v1."+name)
+	}
+	disabled = append(disabled, "io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing")
+	if h.containerd2() {
+		version = 3
+		disabled = append(disabled, "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime", "io.containerd.nri.v1.nri")
+	}
+	names, _ := json.Marshal(disabled) // a list of strings cannot fail
+	return fmt.Sprintf("version = %d\nroot = %q\nstate = %q\noom_score = 0\ndisabled_plugins = %s\n[grpc]\n  address = %q\n",
+		version, h.engineDir("containerd"), h.RunDir("containerd"), names, h.containerdSocket())
+}
+
+// RuntimeHandler is a second runtime of every node's engine, under the name that upstream's tests use.
 const RuntimeHandler = "test-handler"
 
-// writeEngineFiles writes the configuration of containerd and dockerd. Everything that either would look for or leave elsewhere on
-// the machine is named.
+// writeEngineFiles writes the configurations of containerd and dockerd. They name every path that either would
+// otherwise use elsewhere on the machine.
 func (h *Host) writeEngineFiles(ctx context.Context) error {
-	containerd := fmt.Sprintf(`version = 2
-root = %q
-state = %q
-oom_score = 0
-disabled_plugins = ["io.containerd.grpc.v1.cri", "io.containerd.snapshotter.v1.aufs", "io.containerd.snapshotter.v1.btrfs", "io.containerd.snapshotter.v1.devmapper", "io.containerd.snapshotter.v1.zfs", "io.containerd.internal.v1.opt", "io.containerd.tracing.processor.v1.otlp", "io.containerd.internal.v1.tracing"]
-[grpc]
-  address = %q
-`, h.Dir("containerd"), h.RunDir("containerd"), h.containerdSocket())
-	if err := os.WriteFile(h.Dir("containerd.toml"), []byte(containerd), 0o644); err != nil {
+	if err := os.WriteFile(h.Dir("containerd.toml"), []byte(h.containerdConfig()), 0o644); err != nil {
 		return err
 	}
 	settings := map[string]any{
-		"data-root":        h.Dir("docker"),
+		"data-root":        h.engineDir("docker"),
 		"exec-root":        h.RunDir("docker"),
 		"pidfile":          h.RunDir("docker.pid"),
 		"hosts":            []string{"unix://" + h.EngineSocket()},
 		"containerd":       h.containerdSocket(),
 		"cgroup-parent":    "/" + h.cgroup(),
-		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also where systemd runs, whose driver would need slices
+		"exec-opts":        []string{"native.cgroupdriver=cgroupfs"}, // also with systemd, whose driver would need slices
 		"bip":              fmt.Sprintf("192.168.%d.1/24", 100+h.number),
 		"shutdown-timeout": 15,
-		// Of the same version as the dockerd that PATH has first.
-		"userland-proxy-path": system("docker-proxy"),
-		"runtimes":            map[string]any{RuntimeHandler: map[string]string{"path": system("runc")}},
+		// The same version as dockerd.
+		"userland-proxy-path": h.program("docker-proxy"),
 	}
-	if version, err := run(ctx, "dockerd", "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
-		settings["deprecated-key-path"] = h.Dir("docker-key.json") // else in /etc/docker; later engines have no such key
+	runtimes, err := h.runtimes()
+	if err != nil {
+		return err
 	}
+	maps.Copy(settings, runtimes)
+	if r := h.cluster.release(); r != nil && r.graph && h.engine == "" { // engine 29 would select containerd's store
+		settings["storage-driver"] = "overlay2"
+		settings["features"] = map[string]bool{"containerd-snapshotter": false}
+	}
+	if version, err := run(ctx, h.program("dockerd"), "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
+		settings["deprecated-key-path"] = h.Dir("docker-key.json") // otherwise in /etc/docker; later engines have no such key
+	}
+	maps.Copy(settings, h.moreSettings)
 	dockerd, err := json.MarshalIndent(settings, "", "  ")
 	if err != nil {
 		return err
@@ -152,7 +197,7 @@ func (c *Cluster) upEnginesOf(ctx context.Context, hosts []*Host) error {
 		}
 	}
 	for _, node := range hosts {
-		if err := node.Process("containerd").await(ctx, 20*time.Second, func(context.Context) error {
+		if err := node.Process("containerd").await(ctx, 2*time.Minute, func(context.Context) error {
 			_, err := os.Stat(node.containerdSocket())
 			return err
 		}); err != nil {
@@ -170,12 +215,12 @@ func (c *Cluster) upEnginesOf(ctx context.Context, hosts []*Host) error {
 	return nil
 }
 
-// WaitEngine waits until the host's engine answers.
+// WaitEngine waits until the host's engine responds.
 func (h *Host) WaitEngine(ctx context.Context) error {
-	return h.Process("dockerd").await(ctx, time.Minute, h.Engine().Ping)
+	return h.Process("dockerd").await(ctx, 5*time.Minute, h.Engine().Ping)
 }
 
-// upAgents starts kubelet and proxy on every node; static pods' manifests are in place before the kubelet looks.
+// upAgents starts kubelet and proxy on every node; static pods' manifests exist before the kubelet starts.
 func (c *Cluster) upAgents(ctx context.Context) error {
 	for _, node := range c.Nodes {
 		for _, name := range []string{"engineproxy", "kubelet", "proxy"} {

@@ -15,8 +15,9 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// The peer is a third host, which runs upstream's kubelet with containerd: what a user without Docker would run, measured beside ours
-// in one run. Up does not start it; its taint keeps away all pods that are not bound to it by name.
+// The peer is a third host that runs upstream's kubelet with containerd, the alternative for users without Docker, so
+// that both can be measured in one run. Up does not start it; its taint repels all pods that are not bound to it by
+// name.
 
 var peerKubelet = tool{
 	module:   "kubernetes",
@@ -34,7 +35,7 @@ func (c *Cluster) newPeer() *Host {
 	return peer
 }
 
-// machines returns every host that may be there, a third node, the peer, the joiner and those for Windows among them.
+// machines returns every possible host, including a third node, the peer, the joiner and the Windows hosts.
 func (c *Cluster) machines() []*Host {
 	return slices.Concat(c.Hosts(), c.spare, []*Host{c.Peer, c.Joiner}, c.Windows)
 }
@@ -55,13 +56,13 @@ func (c *Cluster) UpPeer(ctx context.Context) error {
 	})
 }
 
-// DownPeer ends the peer's programs and containers and deletes its Node. Down removes the rest.
+// DownPeer stops the peer's programs and containers and deletes its Node. Down removes the rest.
 func (c *Cluster) DownPeer(ctx context.Context) error {
 	var errs []error
 	for _, process := range []string{"kubelet", "containerd"} {
 		errs = append(errs, c.Peer.Process(process).Kill9(ctx))
 	}
-	errs = append(errs, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 20*time.Second, true, func(context.Context) (bool, error) {
+	errs = append(errs, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		pids := cgroupProcesses(c.Peer.cgroup())
 		killAll(pids)
 		return len(pids) == 0, nil
@@ -95,7 +96,7 @@ func (c *Cluster) upPeerHost(ctx context.Context) error {
 	return nil
 }
 
-// peerNetwork is a bridge without masquerade: the simplest network, so that it does not slow the peer down.
+// peerNetwork is a bridge without masquerade: the simplest network, which does not slow the peer down.
 const peerNetwork = `{"cniVersion": "0.4.0", "name": "bench", "plugins": [{"type": "bridge", "bridge": "cni0", "isGateway": true,
  "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.88.0.0/16"}]], "routes": [{"dst": "0.0.0.0/0"}]}}]}
 `
@@ -119,7 +120,8 @@ disabled_plugins = ["io.containerd.snapshotter.v1.aufs", "io.containerd.snapshot
 `, h.Dir("containerd"), h.RunDir("containerd"), h.containerdSocket(), PauseImage, cniPlugins, h.Dir("cni"))
 }
 
-// peerConfig is upstream's default as far as that runs on this machine: cgroup v1 and swap allowed, nothing reserved, no eviction.
+// peerConfig is upstream's default as far as it works on this machine: cgroup v1 and swap allowed, nothing reserved, no
+// eviction.
 func (h *Host) peerConfig() string {
 	return fmt.Sprintf(`apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -166,8 +168,8 @@ func (c *Cluster) upPeerEngine(ctx context.Context) error {
 	if err := containerd.Ensure(ctx); err != nil {
 		return err
 	}
-	ctr := []string{"ctr", "--address=" + c.Peer.containerdSocket(), "--namespace=k8s.io"}
-	if err := containerd.await(ctx, 20*time.Second, func(ctx context.Context) error {
+	ctr := []string{c.program("ctr"), "--address=" + c.Peer.containerdSocket(), "--namespace=k8s.io"}
+	if err := containerd.await(ctx, 2*time.Minute, func(ctx context.Context) error {
 		_, err := run(ctx, append(ctr, "version")...)
 		return err
 	}); err != nil {
@@ -186,7 +188,7 @@ func (c *Cluster) upPeerEngine(ctx context.Context) error {
 	return nil
 }
 
-// archive writes an image in the form of `docker save`.
+// archive writes an image in the format of `docker save`.
 func (c *Cluster) archive(img image) (path string, err error) {
 	layer, config, err := img.parts(c.Tools)
 	if err != nil {
@@ -205,8 +207,8 @@ func (c *Cluster) upPeerKubelet(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return kubelet.await(ctx, time.Minute, func(ctx context.Context) error {
-		if err := kubelet.Ensure(ctx); err != nil { // it gives up when containerd's CRI is not ready yet
+	return kubelet.await(ctx, 5*time.Minute, func(ctx context.Context) error {
+		if err := kubelet.Ensure(ctx); err != nil { // it exits if containerd's CRI is not ready yet
 			return err
 		}
 		node, err := client.CoreV1().Nodes().Get(ctx, c.Peer.Name, metav1.GetOptions{})

@@ -17,46 +17,46 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Process is a program that runs on a host until it is stopped, longer than the program that started it.
+// Process is a program on a host that runs until it is stopped, and survives the program that started it.
 type Process struct {
 	Name string
 
 	host *Host
 	// argv is called at each start; its first element is the program's path.
 	argv func() []string
-	// unwanted says that the process should not run now; nil: it always should.
+	// unwanted reports that the process should not run now; nil: it always should.
 	unwanted func() bool
-	// files are handed to the program as descriptors 3, 4, ...; called at each start, the files are closed after it.
+	// files returns descriptors 3, 4, ... of the program. It is called at each start; the files are closed afterwards.
 	files func() ([]*os.File, error)
 
 	mu sync.Mutex
 }
 
-// record is what is kept of a started process.
+// record describes a started process.
 type record struct {
 	PID   int
-	Start uint64 // of the process, in clock ticks since boot: tells it from a later one with the same PID
-	Key   string // of the command line and the program file
+	Start uint64 // start time in clock ticks since boot: identifies the process if its PID is reused
+	Key   string // digest of the command line and the program file
 }
 
-// Log is the path of the process's log. A start after Down truncates it, other starts append.
+// Log is the path of the process's log. The first start after Down truncates it; other starts append.
 func (p *Process) Log() string { return p.host.Dir(p.Name + ".log") }
 
 func (p *Process) recordPath() string { return p.host.Dir(p.Name + ".process") }
 
-// Argv is the command line that the next start uses.
+// Argv returns the command line for the next start.
 func (p *Process) Argv() []string { return append(p.argv(), p.host.ExtraArgs[p.Name]...) }
 
-// Running says whether the process runs.
+// Running reports whether the process runs.
 func (p *Process) Running() bool { _, ok := p.PID(); return ok }
 
-// PID returns the process id, or false if the process does not run.
+// PID returns the process ID, or false if the process does not run.
 func (p *Process) PID() (int, bool) {
 	r, ok := p.load()
 	return r.PID, ok
 }
 
-// Since returns when the process was started, or the zero time.
+// Since returns when the process was started; zero if unknown.
 func (p *Process) Since() time.Time {
 	info, err := os.Stat(p.recordPath())
 	if err != nil {
@@ -75,15 +75,16 @@ func (p *Process) load() (record, bool) {
 	return r, alive && start == r.Start
 }
 
-// startTime reads when a process started; false when there is none, or only its zombie.
+// startTime returns when a process started; false if it does not exist or is a zombie.
 func startTime(pid int) (uint64, bool) {
 	data, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if err != nil {
 		return 0, false
 	}
-	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may hold anything
+	_, rest, _ := strings.Cut(string(data), ") ") // the name before it may contain anything
 	fields := strings.Fields(rest)
-	// A killed process ends with its last thread: the first may be a zombie while another still holds the listeners.
+	// A killed process ends with its last thread: its first thread may be a zombie while another still holds the
+	// listeners.
 	if len(fields) < 20 || fields[0] == "Z" && (fields[17] == "0" || fields[17] == "1") || fields[0] == "X" {
 		return 0, false
 	}
@@ -91,7 +92,7 @@ func startTime(pid int) (uint64, bool) {
 	return start, err == nil
 }
 
-// key tells two programs or command lines apart.
+// key returns a value that changes with the program or the command line.
 func (p *Process) key() string {
 	argv := p.Argv()
 	hash := sha256.New()
@@ -104,7 +105,8 @@ func (p *Process) key() string {
 
 func (p *Process) wanted() bool { return p.unwanted == nil || !p.unwanted() }
 
-// Ensure starts the process if it does not run, and restarts it if its program or command line changed. One that is not wanted is stopped.
+// Ensure starts the process if it does not run, and restarts it if its program or command line changed. It stops an
+// unwanted process.
 func (p *Process) Ensure(ctx context.Context) error {
 	if !p.wanted() {
 		return p.Stop(ctx)
@@ -121,7 +123,7 @@ func (p *Process) Ensure(ctx context.Context) error {
 	return p.Start(ctx)
 }
 
-// Revive starts the process if it should run and does not, and says whether it did.
+// Revive starts the process if it should run but does not, and reports whether it did.
 func (p *Process) Revive(ctx context.Context) (bool, error) {
 	if !p.wanted() || p.Running() {
 		return false, nil
@@ -129,7 +131,7 @@ func (p *Process) Revive(ctx context.Context) (bool, error) {
 	return true, p.Start(ctx)
 }
 
-// Start starts the process unless it runs already. It does not wait until the program is ready.
+// Start starts the process unless it already runs. It does not wait until the program is ready.
 func (p *Process) Start(context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -147,11 +149,15 @@ func (p *Process) Start(context.Context) error {
 	defer log.Close()
 
 	key := p.key()
-	// setsid and nsenter both become the program: no process of theirs remains, and its PID is the one that we started.
+	// setsid and nsenter exec the program: no other process remains, and its PID is that of cmd.
 	cmd := exec.Command("setsid", append(append([]string{"nsenter"}, p.host.enter()...), p.Argv()...)...)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Dir = p.host.Dir()
-	cmd.Env = append([]string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=" + p.host.Dir()}, p.host.ExtraEnv[p.Name]...)
+	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	if dirs := p.host.programs(); dirs != "" && (p.Name == "containerd" || p.Name == "dockerd") { // they look for shims and runc in PATH
+		path = dirs + ":" + path
+	}
+	cmd.Env = append([]string{"PATH=" + path, "HOME=" + p.host.Dir()}, p.host.ExtraEnv[p.Name]...)
 	if p.files != nil {
 		if cmd.ExtraFiles, err = p.files(); err != nil {
 			return fmt.Errorf("cannot start %s on %s: %w", p.Name, p.host.Name, err)
@@ -165,7 +171,7 @@ func (p *Process) Start(context.Context) error {
 	}
 	r := record{PID: cmd.Process.Pid, Key: key}
 	r.Start, _ = startTime(r.PID)
-	go func() { _ = cmd.Wait() }() // reaps it if it ends before we do
+	go func() { _ = cmd.Wait() }() // reaps it if it ends before this program
 	data, err := json.Marshal(r)
 	if err != nil {
 		return err
@@ -173,9 +179,9 @@ func (p *Process) Start(context.Context) error {
 	return os.WriteFile(p.recordPath(), data, 0o644)
 }
 
-// Stop asks the process to end and waits; after 30 s it kills it.
+// Stop asks the process to exit and waits; after a minute it kills it.
 func (p *Process) Stop(ctx context.Context) error {
-	if err := p.signal(ctx, syscall.SIGTERM, 30*time.Second); err == nil || ctx.Err() != nil {
+	if err := p.signal(ctx, syscall.SIGTERM, time.Minute); err == nil || ctx.Err() != nil {
 		return err
 	}
 	return p.Kill9(ctx)
@@ -183,7 +189,7 @@ func (p *Process) Stop(ctx context.Context) error {
 
 // Kill9 kills the process with SIGKILL and returns when it is gone.
 func (p *Process) Kill9(ctx context.Context) error {
-	return p.signal(ctx, syscall.SIGKILL, 10*time.Second)
+	return p.signal(ctx, syscall.SIGKILL, time.Minute)
 }
 
 // Restart stops and starts the process.
@@ -213,7 +219,7 @@ func (p *Process) signal(ctx context.Context, signal syscall.Signal, patience ti
 	return nil
 }
 
-// await polls ready until it is nil. It gives up when the process ends, ctx is done or patience is over, and returns a LogError.
+// await polls ready until it returns nil. It returns a LogError when the process ends, ctx is done or patience is over.
 func (p *Process) await(ctx context.Context, patience time.Duration, ready func(context.Context) error) error {
 	var last error
 	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, patience, true, func(ctx context.Context) (bool, error) {

@@ -5,7 +5,7 @@ unit=${2%.service}
 dir=/etc/systemd/system
 pid=/run/$unit.pid
 case $action in
-daemon-reload | enable) exit 0 ;;
+daemon-reload | enable | disable) exit 0 ;;
 esac
 if [ ! -f "$dir/$unit.service" ]; then
 	echo "Unit $unit.service could not be found."

@@ -1,5 +1,5 @@
-// Package registry is an image registry for tests: go-containerregistry's, whose layers may be files, with what tests of pulls need besides:
-// credentials, a record of requests, and pulls that wait.
+// Package registry is an image registry for tests: go-containerregistry's, extended with layers from files,
+// credentials, a record of requests, and blocked pulls.
 package registry
 
 import (
@@ -24,7 +24,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// Layer is one of an image, uncompressed: a file, or data.
+// Layer is an uncompressed layer of an image: a file, or data.
 type Layer struct {
 	Path string
 	Data []byte
@@ -33,29 +33,29 @@ type Layer struct {
 	Digest string
 }
 
-// LayerOf is a layer of data.
+// LayerOf returns a layer with data.
 func LayerOf(data []byte) Layer {
 	return Layer{Data: data, Size: int64(len(data)), Digest: Digest(data)}
 }
 
-// Digest is the digest of data as a registry names it.
+// Digest returns the digest of data as registries write it.
 func Digest(data []byte) string {
 	sum := sha256.Sum256(data)
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Password is what user is known by.
+// Password returns the password of user.
 func Password(user string) string { return user + "-secret" }
 
-// Auth is how clients say who they are. Repositories below private/USER/ want USER.
+// Auth is how clients authenticate. Repositories below private/USER/ require USER.
 type Auth int
 
 const (
-	// Open lets everyone have everything.
+	// Open allows anonymous access to everything.
 	Open Auth = iota
-	// Basic wants the name and Password of some user for everything.
+	// Basic requires the name and Password of any user for everything.
 	Basic
-	// Token gives tokens, also to clients without a name, for what is public.
+	// Token issues tokens; anonymous clients also get them, for public repositories.
 	Token
 )
 
@@ -67,12 +67,12 @@ type Registry struct {
 
 	mu       sync.Mutex
 	configs  map[string]bool        // by digest
-	asked    map[string][]time.Time // by name:tag, when a manifest was requested with leave
-	hold     chan struct{}          // where set, configurations are not served before it is closed
-	inFlight map[string]bool        // repositories whose pulls wait
+	asked    map[string][]time.Time // by name:tag, when an authorized client requested the manifest
+	hold     chan struct{}          // if set, configurations are not served until it is closed
+	inFlight map[string]bool        // repositories with blocked pulls
 }
 
-// New makes an empty Registry.
+// New returns an empty Registry.
 func New(auth Auth) *Registry {
 	b := &blobs{known: map[string]Layer{}}
 	quiet := registry.Logger(log.New(io.Discard, "", 0))
@@ -80,8 +80,8 @@ func New(auth Auth) *Registry {
 		configs: map[string]bool{}, asked: map[string][]time.Time{}, inFlight: map[string]bool{}}
 }
 
-// Add has the registry serve an image by its name, such as "group/app:1", in the form of Docker's manifests, and returns the digest of its
-// manifest. An image that has the name already loses it.
+// Add adds an image with a name such as "group/app:1" and a Docker manifest, and returns the manifest's digest. It
+// replaces an image of that name.
 func (r *Registry) Add(name string, config []byte, layers ...Layer) (digest string, err error) {
 	repository, tag, _ := strings.Cut(name, ":")
 	descriptor := func(kind types.MediaType, l Layer) map[string]any {
@@ -111,7 +111,7 @@ func (r *Registry) Add(name string, config []byte, layers ...Layer) (digest stri
 	return Digest(manifest), nil
 }
 
-// Hold keeps pulls from ending until release is called.
+// Hold blocks pulls before their end until release is called.
 func (r *Registry) Hold() (release func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -124,30 +124,34 @@ func (r *Registry) Hold() (release func()) {
 	})
 }
 
-// Held counts the repositories whose pulls wait.
+// Held returns the number of repositories with blocked pulls.
 func (r *Registry) Held() int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return len(r.inFlight)
 }
 
-// Requests says when the manifest of name was requested by clients that may have it.
+// Requests returns when authorized clients requested the manifest of name.
 func (r *Registry) Requests(name string) []time.Time {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.asked[name])
 }
 
-// ServeHTTP implements http.Handler. It serves reading alone.
+// ServeHTTP implements http.Handler. It only serves reads.
 func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	w.Header().Set("Docker-Distribution-Api-Version", "registry/2.0")
 	if q.URL.Path == "/token" && r.auth == Token {
 		user, pass, given := q.BasicAuth()
+		if q.Method == http.MethodPost { // containerd logs in with OAuth, https://distribution.github.io/distribution/spec/auth/oauth/
+			user, pass = q.PostFormValue("username"), q.PostFormValue("password")
+			given = user != ""
+		}
 		if given && pass != Password(user) {
 			user = ""
 		}
 		w.Header().Set("Content-Type", "application/json")
-		_ = json.NewEncoder(w).Encode(map[string]string{"token": "of-" + user})
+		_ = json.NewEncoder(w).Encode(map[string]string{"token": "of-" + user, "access_token": "of-" + user}) // access_token is OAuth's name
 		return
 	}
 	repository, kind, reference := split(strings.TrimPrefix(q.URL.Path, "/v2/"))
@@ -175,7 +179,7 @@ func (r *Registry) ServeHTTP(w http.ResponseWriter, q *http.Request) {
 	r.inner.ServeHTTP(w, q)
 }
 
-// wait holds the request for a configuration up while Hold says so.
+// wait blocks the request for a configuration while Hold is active.
 func (r *Registry) wait(ctx context.Context, repository, digest string) {
 	r.mu.Lock()
 	hold := r.hold
@@ -194,7 +198,7 @@ func (r *Registry) wait(ctx context.Context, repository, digest string) {
 	r.mu.Unlock()
 }
 
-// allows says whether a client may have a repository; "" is the registry itself.
+// allows reports whether a client may access a repository; "" is the registry itself.
 func (r *Registry) allows(q *http.Request, repository string) bool {
 	user := ""
 	switch r.auth {
@@ -232,7 +236,7 @@ func refuse(w http.ResponseWriter, status int, code, message string) {
 	fmt.Fprintf(w, `{"errors":[{"code":%q,"message":%q}]}`, code, message)
 }
 
-// blobs implements registry.BlobHandler and registry.BlobStatHandler: every repository has all.
+// blobs implements registry.BlobHandler and registry.BlobStatHandler: all repositories share all blobs.
 type blobs struct {
 	mu    sync.Mutex
 	known map[string]Layer

@@ -1,6 +1,7 @@
-// Package check looks, from outside, whether a cluster does what its samples promise: the table that ends `make up`.
+// Package check tests from outside whether a cluster does what its samples promise. It prints the table at the end of
+// `make up`.
 //
-//	samples (build/samples) --apply--> cluster --> checks, each one call of a user's tool or from a host --> table
+//	samples (build/samples) --apply--> cluster --> checks, each a call of a user's tool or from a host --> table
 package check
 
 import (
@@ -15,18 +16,18 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// patience is how long a check is repeated before its failure counts: programs of a new pod start, endpoints propagate.
-const patience = 30 * time.Second
+// patience is how long a failing check is repeated: programs of a new pod start, endpoints propagate.
+const patience = 2 * time.Minute
 
 // Check is one row of the table.
 type Check struct {
 	Name string
 	Node string // the node that the check runs on or is about; "" if none
-	// Do may be repeated; it returns what it saw.
+	// Do may be called repeatedly; it returns what it saw.
 	Do func(ctx context.Context) (seen string, err error)
 }
 
-// Result is what came of a Check.
+// Result is the result of a Check.
 type Result struct {
 	Check
 	Seen string
@@ -43,7 +44,7 @@ func Run(ctx context.Context, c *lab.Cluster, out io.Writer) error {
 	return Print(out, results)
 }
 
-// Results waits until the samples are ready and runs all checks. The error is of the preparation, not of a check.
+// Results waits until the samples are ready and runs all checks. The error concerns the preparation, not a check.
 func Results(ctx context.Context, c *lab.Cluster) ([]Result, error) {
 	s, err := newSuite(c)
 	if err != nil {
@@ -52,7 +53,7 @@ func Results(ctx context.Context, c *lab.Cluster) ([]Result, error) {
 	results := runAll(ctx, s.ready())
 	for _, result := range results {
 		if result.Err != nil {
-			return results, nil // the rest would only repeat it
+			return results, nil // the other checks would only repeat this failure
 		}
 	}
 	checks, err := s.checks(ctx)
@@ -84,7 +85,7 @@ func run(ctx context.Context, check Check) Result {
 	defer cancel()
 	result := Result{Check: check}
 	for {
-		attempt, end := context.WithTimeout(ctx, 15*time.Second)
+		attempt, end := context.WithTimeout(ctx, 30*time.Second)
 		seen, err := check.Do(attempt)
 		end()
 		if ctx.Err() == nil || err == nil || result.Err == nil {

@@ -1,0 +1,63 @@
+package lab
+
+import (
+	"path"
+	"slices"
+	"testing"
+)
+
+// TestProgramNames: go build names the programs of several packages by their directories, so a list of other names
+// would start programs that do not exist.
+func TestProgramNames(t *testing.T) {
+	all := append(tools(), own, csiDriver, metricsServer, suite, kubeadm, containerd2, runc, sidecars)
+	for _, r := range releases() {
+		all = append(all, r.tool())
+	}
+	for _, tool := range all {
+		if len(tool.packages) == 1 {
+			continue // named by -o
+		}
+		var built []string
+		for _, p := range tool.packages {
+			built = append(built, path.Base(p))
+		}
+		if !slices.Equal(built, tool.names) {
+			t.Errorf("module %q builds %q, the names are %q", tool.module, built, tool.names)
+		}
+	}
+}
+
+func TestCheckStorage(t *testing.T) {
+	for name, want := range map[string]string{
+		"": "", StorageCSI: "",
+		"nfs": `STORAGE: got "nfs", want csi, or nothing for a cluster without provisioned volumes`,
+	} {
+		got := ""
+		if err := CheckStorage(name); err != nil {
+			got = err.Error()
+		}
+		if got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
+		}
+	}
+}
+
+// TestStorageProcesses: without STORAGE none of its processes is wanted, with it all are.
+func TestStorageProcesses(t *testing.T) {
+	c := New(t.TempDir(), t.Output())
+	for _, storage := range []string{"", StorageCSI} {
+		c.Storage = storage
+		processes := c.storageProcesses()
+		for _, node := range c.Nodes {
+			processes = append(processes, node.Process("csi-node"))
+		}
+		if len(processes) != len(c.Nodes)+1+len(sidecars.names) {
+			t.Errorf("%d processes", len(processes))
+		}
+		for _, p := range processes {
+			if p.wanted() != (storage == StorageCSI) {
+				t.Errorf("STORAGE=%s: %s is wanted: %t", storage, p.Name, p.wanted())
+			}
+		}
+	}
+}
