@@ -16,18 +16,19 @@ import (
 	"sync"
 	"time"
 
+	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
-// result is what became of one package's tests.
+// result is the outcome of one package's tests.
 type result struct {
 	Package string // pkg/host
 	Seconds float64
-	Failure string // "": they passed
+	Failure string // empty means that they passed
 }
 
-// A package's tests run with the simulators, and some once more in a bare prefix, which has nothing of what Wine lacks.
+// All tests run with the simulators. Some also run in a bare prefix, which has none of what Wine lacks.
 const (
 	simulated = ""
 	bare      = "-bare"
@@ -35,21 +36,22 @@ const (
 
 var kinds = []string{simulated, bare}
 
-// lacking are packages with tests of a Windows that lacks what the simulators have: these run in a bare prefix as well.
+// lacking are packages with tests for a Windows without the simulated features. They also run in a bare prefix.
 var lacking = []string{"cmd/kube-proxy/app", "pkg/hns", "pkg/network/doctor", "pkg/network/hostnet", "pkg/proxy/relay/addresses", "pkg/routes"}
 
-// lanes is how many packages are tested with simulators at a time. Which tests share a World, and in which order, does not depend on speed.
+// lanes is the number of packages tested with simulators in parallel. It is fixed, so that the tests that share a World, and their order,
+// do not depend on the machine's speed.
 const lanes = 2
 
-// file is what one package has in the tests' directory.
+// file returns the path of one of a package's files in the tests' directory.
 func (j job) file(pkg, kind, suffix string) string {
 	return filepath.Join(j.root, "_output/wine/tests", strings.ReplaceAll(pkg, "/", "-")+kind+suffix)
 }
 
 func (j job) profile(pkg, kind string) string { return j.file(pkg, kind, ".cover") }
 
-// programs are where the tests' programs lie: the go command names them by the last element of their package's path, so that it
-// builds all of one directory together.
+// programs returns the directories of the test binaries. The go command names a binary by the last element of its package path,
+// so that one directory can hold those it builds together.
 func (j job) programs() map[string]string {
 	places := map[string]string{}
 	taken := map[string]int{}
@@ -61,7 +63,7 @@ func (j job) programs() map[string]string {
 	return places
 }
 
-// compile builds the programs, without what only a debugger reads; one that is up to date is left as it is.
+// compile builds the test binaries without debug information. Those that are up to date stay.
 func (j job) compile(ctx context.Context) error {
 	overlay, err := rig.Overlay(ctx)
 	if err != nil {
@@ -80,7 +82,7 @@ func (j job) compile(ctx context.Context) error {
 	return nil
 }
 
-// test runs the tests of all packages and leaves results and profiles. That a test failed is a result.
+// test runs the tests of all packages and writes results and profiles. A failed test is a result, not an error.
 func (j job) test(ctx context.Context) error {
 	results := make([]result, len(j.packages))
 	errs := make([]error, lanes+1)
@@ -113,7 +115,7 @@ func (j job) test(ctx context.Context) error {
 
 func (j job) resultsFile() string { return filepath.Join(j.root, "_output/wine/tests/results.json") }
 
-// results are those of the last run.
+// results returns the results of the last run.
 func (j job) results() (all []result, err error) {
 	text, err := os.ReadFile(j.resultsFile())
 	if err == nil {
@@ -125,7 +127,7 @@ func (j job) results() (all []result, err error) {
 	return all, nil
 }
 
-// lane runs tests one package after the other in a separate prefix.
+// lane runs tests one package after another, in its own prefix.
 func (j job) lane(ctx context.Context, kind string, mine func(i int, pkg string) bool, ended func(i int, took time.Duration, err error)) error {
 	p, err := rig.Open(ctx, j.build)
 	if err != nil {
@@ -150,19 +152,28 @@ func (j job) lane(ctx context.Context, kind string, mine func(i int, pkg string)
 	return nil
 }
 
-// testPackage runs the tests of one package in its own directory, as go test does. They may not take longer than five minutes.
+// attempts is how often a test binary that ends without output is started: Wine lost one in some hundred starts.
+const attempts = 3
+
+// testPackage runs the tests of one package in its own directory, as go test does, for at most five minutes.
 func (j job) testPackage(ctx context.Context, p *rig.Prefix, pkg, program, kind string) error {
-	inside := p.Path(`C:\windows\temp\profile`) // where programs of the prefix may write
-	args := []string{"-test.timeout=5m", "-test.coverprofile=" + rig.WindowsPath(inside)}
+	inside := p.Path(`C:\windows\temp\profile`) // a place that programs in the prefix may write to
+	args := []string{"-test.timeout=20m", "-test.coverprofile=" + rig.WindowsPath(inside)}
 	if names := skippedTests(pkg); len(names) > 0 {
 		args = append(args, "-test.skip=^("+strings.Join(names, "|")+")$")
 	}
 	if kind == bare {
 		args = append(args, "-test.run=Windows|WithoutIPHelper|WithoutHNS")
 	}
-	cmd := p.Command(ctx, program, args...)
-	cmd.Dir = filepath.Join(j.root, pkg)
-	said, failed := p.Finish(cmd)
+	var said output.Said
+	var failed error
+	for range attempts {
+		cmd := p.Command(ctx, program, args...)
+		cmd.Dir = filepath.Join(j.root, pkg)
+		if said, failed = p.Finish(cmd); failed == nil || said.String() != "" || ctx.Err() != nil {
+			break // a test binary that ran prints at least PASS or FAIL
+		}
+	}
 	log := j.file(pkg, kind, ".log")
 	if err := os.WriteFile(log, []byte(said.Stdout+said.Stderr), 0o644); err != nil {
 		return err
@@ -173,7 +184,7 @@ func (j job) testPackage(ctx context.Context, p *rig.Prefix, pkg, program, kind 
 	return errors.Join(failed, moveProfile(inside, j.profile(pkg, kind)))
 }
 
-// moveProfile takes a profile out of a prefix; of a run that wrote none there is none.
+// moveProfile moves a profile out of a prefix. A missing profile is not an error: the run wrote none.
 func moveProfile(from, to string) error {
 	text, err := os.ReadFile(from)
 	if errors.Is(err, os.ErrNotExist) {
@@ -189,7 +200,7 @@ func moveProfile(from, to string) error {
 	return errors.Join(os.WriteFile(to, text, 0o644), os.Remove(from))
 }
 
-// failures is the part of a test's output that says what failed.
+// failures returns the part of a test's output that reports failures.
 func failures(out string) string {
 	var kept []string
 	for line := range strings.SplitSeq(out, "\n") {
@@ -200,10 +211,11 @@ func failures(out string) string {
 	return strings.Join(kept[:min(len(kept), 12)], "\n    ")
 }
 
-// simulate gives the prefix what Wine lacks: HNS, IP Helper, netsh, counters. Each package's tests find it as it was left.
+// simulate adds what Wine lacks to the prefix: HNS, IP Helper, netsh, counters. Later packages' tests find the state that
+// earlier ones left.
 func simulate(ctx context.Context, p *rig.Prefix) (*sim.World, error) {
 	world := sim.New(p.Build)
-	world.Compute, world.Address = compute, netip.MustParseAddr("192.168.1.3") // as pkg/hns overlay_windows_test.go has it
+	world.Compute, world.Address = compute, netip.MustParseAddr("192.168.1.3") // as in pkg/hns overlay_windows_test.go
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -216,7 +228,7 @@ func simulate(ctx context.Context, p *rig.Prefix) (*sim.World, error) {
 	return world, nil
 }
 
-// compute are the containers that the tests of pkg/hcs measure.
+// compute simulates the containers that the tests of pkg/hcs measure.
 func compute(id string) (properties string, found bool) {
 	switch id {
 	case "winkube-test":

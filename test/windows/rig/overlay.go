@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// patches are what Wine 8 makes necessary in Go's library. Both only let an error pass that real Windows does not answer here.
+// patches are changes to Go's standard library that Wine 8 needs. Each has an effect only where real Windows answers
+// differently.
 var patches = []struct{ file, why, before, after string }{
 	{
 		"src/internal/syscall/windows/at_windows.go",
@@ -22,9 +23,16 @@ var patches = []struct{ file, why, before, after string }{
 		"windows.SIO_UDP_NETRESET, (*byte)(unsafe.Pointer(&flag)), size, nil, 0, &ret, nil, 0)\n\t\tif err != nil {",
 		"windows.SIO_UDP_NETRESET, (*byte)(unsafe.Pointer(&flag)), size, nil, 0, &ret, nil, 0)\n\t\tif err != nil && err != syscall.Errno(10045) {",
 	},
+	{
+		"src/os/file_windows.go",
+		"Wine makes no symbolic link and reports success, and no certificate that was requested is found: client-go links to the current one",
+		"\toldname = filepathlite.FromSlash(oldname)\n\n\t// need the exact location",
+		"\tif n := len(newname); n > 4 && newname[n-4:] == \".pem\" {\n\t\treturn Link(oldname, newname)\n\t}\n\toldname = filepathlite.FromSlash(oldname)\n\n\t// need the exact location",
+	},
 }
 
-// writeOverlay makes patched copies of goroot's files in dir, and the overlay file that names them. Unchanged files are left alone.
+// writeOverlay writes patched copies of goroot's files into dir, and the overlay file that lists them. It does not rewrite
+// unchanged files.
 func writeOverlay(goroot, dir string) (string, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return "", err

@@ -1,9 +1,9 @@
-// Package rig runs Windows programs on Linux under Wine, each in its own prefix, which claims to be one build of Windows Server.
+// Package rig runs Windows programs on Linux under Wine, each in its own prefix, which reports one build of Windows Server.
 //
 //	template (made once) --hard links--> Prefix{Build, DLLs, registry} --Command--> kubelet.exe, proxy.exe, test binaries
 //
-// A green run proves that our calls are made and their answers handled; it does not prove that Windows accepts them. Nothing of Wine
-// runs as root: a rig that is started by root uses an unprivileged uid.
+// A green run proves that our calls are made and their answers handled; it does not prove that Windows accepts them. Wine never runs
+// as root: if root starts the rig, Wine runs under an unprivileged uid.
 package rig
 
 import (
@@ -23,31 +23,38 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// Builds are the Windows Servers that the rig can claim to be: 2016, 2019, 2022, 2025.
+// Builds are the Windows Servers that the rig can simulate: 2016, 2019, 2022, 2025.
 var Builds = []int{14393, 17763, 20348, 26100}
 
-// Prefix is one installation of Wine, as fresh as after the set-up of Windows. Its methods may be called concurrently.
+// Wanted returns the builds that tests run on: the one in WINKUBE_WINDOWS, or all if it is unset.
+func Wanted(builds ...int) []int {
+	only := os.Getenv("WINKUBE_WINDOWS")
+	return slices.DeleteFunc(slices.Clone(builds), func(build int) bool { return only != "" && only != strconv.Itoa(build) })
+}
+
+// Prefix is an installation of Wine, like a newly installed Windows. Its methods may be called concurrently.
 type Prefix struct {
 	Build int
 	Dir   string // on Linux; drive C is below it
-	// Log is where programs' standard error goes, beside the errors of those that fail; nil: nowhere. Set it before the first program runs.
+	// Log receives programs' standard error, and the errors of programs that fail; nil discards it. Set it before the first program runs.
 	Log io.Writer
 
-	netns string // "": the network of the caller
+	netns string // empty means the caller's network
 	as    account
 	guest string // the rig's own exe
 
 	mu     sync.Mutex
 	keeper *exec.Cmd
-	leash  io.Closer // the keeper ends when this is closed
+	leash  io.Closer // closing it ends the keeper
 	noise  []string  // see learnNoise
 }
 
-// Open makes a prefix of that build in the caller's network and starts it. Close removes it. An error names the Debian package that is
-// missing, or what Wine said.
+// Open creates a prefix of that build in the caller's network and starts it. Close removes it. An error names the missing Debian
+// package or quotes Wine.
 func Open(ctx context.Context, build int) (*Prefix, error) { return OpenIn(ctx, build, "") }
 
-// OpenIn is Open in the network namespace of that name. Wine's server opens all sockets, so that the whole prefix lives there.
+// OpenIn is Open in the network namespace of that name. The wineserver opens all sockets, so that the whole prefix runs in the
+// namespace.
 func OpenIn(ctx context.Context, build int, netns string) (*Prefix, error) {
 	version, ok := versions[build]
 	if !ok {
@@ -72,13 +79,17 @@ func OpenIn(ctx context.Context, build int, netns string) (*Prefix, error) {
 	if p.Dir, err = clone(ctx, home, build); err != nil {
 		return nil, err
 	}
-	if err := p.boot(ctx, version.registry(build)); err != nil {
+	if err := p.Own(p.counters()); err != nil {
+		return nil, errors.Join(err, os.RemoveAll(p.Dir))
+	}
+	services := section(environmentKey, fmt.Sprintf("%q=%q", countersVariable, WindowsPath(p.counters())))
+	if err := p.boot(ctx, version.registry(build)+services); err != nil {
 		return nil, errors.Join(err, p.Close())
 	}
 	return p, nil
 }
 
-// boot writes registry values before anything else runs and starts the keeper.
+// boot writes registry values before anything else runs, and starts the keeper.
 func (p *Prefix) boot(ctx context.Context, reg string) error {
 	if err := p.importRegistry(ctx, reg); err != nil {
 		return err
@@ -99,7 +110,7 @@ func (p *Prefix) boot(ctx context.Context, reg string) error {
 	return nil
 }
 
-// keep starts the keeper: without a program that stays, Wine ends its services some seconds after the last one.
+// keep starts the keeper: Wine ends its services a few seconds after the last program exits.
 func (p *Prefix) keep(ctx context.Context) error {
 	cmd, leash, err := p.stay(ctx, "keep")
 	if err != nil {
@@ -111,14 +122,14 @@ func (p *Prefix) keep(ctx context.Context) error {
 	return nil
 }
 
-// Close ends everything that runs in the prefix and removes it.
+// Close ends everything that runs in the prefix, and removes it.
 func (p *Prefix) Close() error {
 	return errors.Join(p.halt(), os.RemoveAll(p.Dir))
 }
 
-// halt ends every program of the prefix immediately, as a power loss does; what is on disk and in the registry stays.
+// halt kills every program of the prefix, like a power failure. Files and the saved registry remain.
 func (p *Prefix) halt() error {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
 	defer cancel()
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -127,13 +138,13 @@ func (p *Prefix) halt() error {
 	}
 	err := stopServer(ctx, p.as, p.Dir)
 	if p.keeper != nil {
-		_ = p.keeper.Wait() // killed: its status says nothing
+		_ = p.keeper.Wait() // it was killed: its status means nothing
 	}
 	p.keeper, p.leash = nil, nil
 	return err
 }
 
-// Reboot ends every program and starts the prefix again, with a new boot id. Files and the registry stay.
+// Reboot ends every program and starts the prefix again, with a new boot ID. Files and the registry remain.
 func (p *Prefix) Reboot(ctx context.Context) error {
 	id, err := p.Registry(ctx, bootKey, "BootId")
 	if err != nil {
@@ -146,7 +157,7 @@ func (p *Prefix) Reboot(ctx context.Context) error {
 	if err := p.SetRegistry(ctx, bootKey, "BootId", uint32(n)+1); err != nil {
 		return err
 	}
-	// The registry is written to disk when the server ends in order.
+	// Wine writes the registry to disk when the wineserver exits normally.
 	if err := p.shutdown(ctx); err != nil {
 		return err
 	}
@@ -161,16 +172,16 @@ func (p *Prefix) shutdown(ctx context.Context) error {
 	return p.halt()
 }
 
-// SystemDir is C:\Windows\System32, on Linux.
+// SystemDir returns the Linux path of C:\Windows\System32.
 func (p *Prefix) SystemDir() string { return filepath.Join(p.Dir, "drive_c/windows/system32") }
 
-// Path is where a file of drive C is on Linux: Path(`C:\k\pods`). Other drives have no place.
+// Path returns the Linux path of a file on drive C: Path(`C:\k\pods`). Other drives are not supported.
 func (p *Prefix) Path(windows string) string {
 	rest := strings.TrimPrefix(strings.TrimPrefix(windows, "C:"), "c:")
 	return filepath.Join(p.Dir, "drive_c", filepath.FromSlash(strings.ReplaceAll(rest, `\`, "/")))
 }
 
-// Own makes a directory that programs of the prefix may write to.
+// Own creates a directory that programs of the prefix may write to.
 func (p *Prefix) Own(dir string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -178,28 +189,36 @@ func (p *Prefix) Own(dir string) error {
 	return p.as.own(dir)
 }
 
-// WindowsPath is how programs in a prefix name a file of this machine, by its absolute path.
+// WriteProgram writes an executable file that the prefix's account owns, as if its administrator had copied it.
+func (p *Prefix) WriteProgram(path string, data []byte) error {
+	if err := os.WriteFile(path, data, 0o755); err != nil {
+		return err
+	}
+	return p.as.own(path)
+}
+
+// WindowsPath returns the path by which programs in a prefix open a file of this machine. linux is absolute.
 func WindowsPath(linux string) string { return "Z:" + strings.ReplaceAll(linux, "/", `\`) }
 
-// Command prepares a program in the prefix; exe is the path of a file on Linux, or the name of one in System32 (reg.exe). Its environment is small
-// and its own: add to Env what the program is to see. Kill it and its Windows process is gone.
+// Command prepares a program in the prefix; exe is the path of a file on Linux, or the name of one in System32 (reg.exe). Its environment is
+// minimal: add to Env what the program needs. Killing the command kills its Windows process.
 func (p *Prefix) Command(ctx context.Context, exe string, args ...string) *exec.Cmd {
 	if !strings.ContainsAny(exe, `/\`) {
 		exe = `C:\windows\system32\` + exe
 	}
 	argv := append(p.as.become(p.netns), append([]string{wine, exe}, args...)...)
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
-	cmd.Env = environment(p.Dir)
+	cmd.Env = append(environment(p.Dir), countersVariable+"="+WindowsPath(p.counters()))
 	cmd.Dir = p.Path(`C:\`)
 	cmd.WaitDelay = 5 * time.Second
 	return cmd
 }
 
-// attempts is how often a program is started that ends before it said anything.
+// attempts is how often a program that exits without output is started.
 const attempts = 3
 
-// Run runs a program to its end and returns its standard output; the error repeats both streams. Programs say why they fail: where one fails
-// without a word Wine has ended it before it ran, as was seen once in some hundred starts on a busy machine, and it is run again.
+// Run runs a program until it exits and returns its standard output; an error contains both streams. Programs report why they fail. If one
+// fails without output, Wine lost it before it ran, as happened once in some hundred starts on a busy machine, and Run starts it again.
 func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (stdout string, err error) {
 	for range attempts {
 		cmd := p.Command(ctx, exe, args...)
@@ -214,8 +233,8 @@ func (p *Prefix) Run(ctx context.Context, exe string, args ...string) (stdout st
 	return stdout, err
 }
 
-// Finish runs a prepared program to its end and returns what it printed itself: on standard error, without the lines that libraries print there
-// whatever the program is. What is on standard error goes to Log, too.
+// Finish runs a prepared program until it exits and returns its own output: standard error excludes the lines that libraries print for any
+// program. Standard error also goes to Log.
 func (p *Prefix) Finish(cmd *exec.Cmd) (output.Said, error) {
 	said, err := output.Of(cmd)
 	said.Stderr = p.withoutNoise(said.Stderr)
@@ -226,8 +245,8 @@ func (p *Prefix) Finish(cmd *exec.Cmd) (output.Said, error) {
 	return said, err
 }
 
-// ask runs the rig's own program, which changes nothing, and returns what it printed. It always prints: where nothing came it did not run either, and
-// is run again.
+// ask runs the rig's own program, which changes nothing and always prints something, and returns its output. Without output it did not run, and ask
+// starts it again.
 func (p *Prefix) ask(ctx context.Context, args ...string) (out string, err error) {
 	for range attempts {
 		if out, err = p.Run(ctx, p.guest, args...); out != "" {
@@ -237,8 +256,8 @@ func (p *Prefix) ask(ctx context.Context, args ...string) (out string, err error
 	return out, err
 }
 
-// learnNoise notes which lines a program that prints nothing leaves on standard error all the same: Wine runs with the machine's libraries, and
-// those complain about the machine.
+// learnNoise records the lines on standard error of a program that prints nothing itself: Wine uses the machine's libraries, which complain
+// about the machine.
 func (p *Prefix) learnNoise(ctx context.Context) error {
 	cmd := p.Command(ctx, "cmd.exe", "/c", "exit 0")
 	said, err := output.Of(cmd)
@@ -271,7 +290,7 @@ func (p *Prefix) withoutNoise(stderr string) string {
 	return kept.String()
 }
 
-// finish runs a program of this machine and returns its standard output.
+// finish runs a Linux program until it exits and returns its standard output.
 func finish(cmd *exec.Cmd) (stdout string, err error) {
 	said, err := output.Of(cmd)
 	if err != nil {

@@ -28,7 +28,7 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestInstalled: the error says what to install.
+// TestInstalled: the error names the package to install.
 func TestInstalled(t *testing.T) {
 	if os.Getenv("WINKUBE_WINE") == "" {
 		t.Skip("needs Wine: run make test-windows, or set WINKUBE_WINE=1")
@@ -63,7 +63,7 @@ func TestReboot(t *testing.T) {
 	if err := p.Reboot(ctx); err != nil {
 		t.Fatal(err)
 	}
-	_ = sleeper.Wait() // returns, because nothing outlives a reboot; with what status does not matter
+	_ = sleeper.Wait() // returns because nothing survives a reboot; the status does not matter
 	if got, err := p.Registry(ctx, bootKey, "BootId"); err != nil || got != "0x8" {
 		t.Errorf("BootId is %q (%v), want 0x8", got, err)
 	}
@@ -91,7 +91,7 @@ func TestInstall(t *testing.T) {
 	if err := p.InstallDLL(ctx, "pdh.dll", dll, "native"); err != nil {
 		t.Error(err)
 	}
-	if err := p.InstallDLL(ctx, "vmcompute.dll", dll, "native"); err != nil { // Wine has none
+	if err := p.InstallDLL(ctx, "vmcompute.dll", dll, "native"); err != nil { // Wine does not have this DLL
 		t.Error(err)
 	}
 	if err := p.InstallEXE(ctx, "netsh.exe", exe); err != nil {
@@ -108,7 +108,7 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// TestRunAgain: what fails without a word is run again, and in the end the failure is told.
+// TestRunAgain: a program that fails without output is run again; if it keeps failing, the error says so.
 func TestRunAgain(t *testing.T) {
 	p := Test(t, 20348)
 	runAgain(t, p)
@@ -128,7 +128,7 @@ func runAgain(t *testing.T, p *Prefix) {
 	}
 }
 
-// TestStandardError: what a program prints there is no part of its answer, and goes to the log.
+// TestStandardError: standard error is not part of a program's output, and goes to the log.
 func TestStandardError(t *testing.T) {
 	p := Test(t, 20348)
 	var log bytes.Buffer
@@ -145,8 +145,8 @@ func TestStandardError(t *testing.T) {
 	}
 }
 
-// TestNoisyLibraries takes fontconfig's settings from a prefix: then that library, which every program of Wine loads, prints an error for each, as it
-// does where no cache can be written. Nothing takes that for an answer, or for the reason why a program failed.
+// TestNoisyLibraries removes fontconfig's settings from a prefix. Then that library, which every Wine program loads, prints an error in each, as on
+// a machine where no cache can be written. These lines are treated neither as output nor as the reason of a failure.
 func TestNoisyLibraries(t *testing.T) {
 	p := Test(t, 20348)
 	if err := os.Remove(filepath.Join(p.Dir, fontconfigFile)); err != nil {
@@ -177,7 +177,7 @@ func TestNoisyLibraries(t *testing.T) {
 	}
 }
 
-// TestClosedDirectory: below a directory that only root may enter, and with no cache of fonts on the machine, Wine's libraries have nothing to say.
+// TestClosedDirectory: below a directory that only root may enter, and without a font cache on the machine, Wine's libraries print nothing.
 func TestClosedDirectory(t *testing.T) {
 	p := Test(t, 20348)
 	if p.as.switched && !p.as.sees {
@@ -258,5 +258,26 @@ func TestOverlay(t *testing.T) {
 	}
 	if _, err := Overlay(t.Context()); err != nil {
 		t.Errorf("the installed Go: %v", err)
+	}
+}
+
+// TestCrash: a program that crashes exits, and Wine starts no debugger.
+func TestCrash(t *testing.T) {
+	p := Test(t, 20348)
+	dir := t.TempDir()
+	source, exe := filepath.Join(dir, "crash.c"), filepath.Join(dir, "crash.exe")
+	if err := os.WriteFile(source, []byte("int main(void) { *(volatile int *)8 = 1; return 0; }\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := CompileEXE(t.Context(), exe, source, "-Wno-array-bounds"); err != nil {
+		t.Fatal(err)
+	}
+	inside := p.Path(`C:\crash.exe`)
+	if err := replaceFile(exe, inside); err != nil {
+		t.Fatal(err)
+	}
+	said, err := p.Finish(p.Command(t.Context(), inside))
+	if err == nil || strings.Contains(said.String(), "Backtrace") {
+		t.Errorf("the program that crashes ends with %v: %s", err, said)
 	}
 }

@@ -16,18 +16,18 @@ import (
 	"sync"
 )
 
-// bcryptprimitives is a DLL that Go asks for before anything else and that Wine 8 lacks.
+// bcryptprimitives is the source of a DLL that every Go program loads first and Wine 8 lacks.
 //
 //go:embed csource/bcryptprimitives.c
 var bcryptprimitives []byte
 
-// cloneNumber tells the prefixes of this process apart.
+// cloneNumber distinguishes the prefixes of this process.
 var cloneNumber struct {
 	sync.Mutex
 	last int
 }
 
-// Root is the repository in which the working directory lies.
+// Root returns the repository that contains the working directory.
 func Root() (string, error) {
 	dir, err := os.Getwd()
 	if err != nil {
@@ -48,24 +48,28 @@ func wineDir() (string, error) {
 	return filepath.Join(root, "_output/wine"), err
 }
 
-// servicesTimeout has Wine's service manager, which reads it when it starts in a clone, wait a minute for a service to begin, where it waits 10 s by
-// itself and Windows 30 s: too little for a busy machine (wine programs/services/services.c).
+// servicesTimeout makes Wine's service manager wait a minute for a service to start. The manager reads it when it starts in a clone. Its default is
+// 10 s, too short for a busy machine; Windows waits 30 s (wine programs/services/services.c).
 var servicesTimeout = []string{"reg.exe", "add", `HKLM\System\CurrentControlSet\Control`, "/v", "ServicesPipeTimeout", "/t", "REG_DWORD", "/d", "60000", "/f"}
 
-// template returns a prefix that was set up and that nothing ever runs in again. It is made when the recipe or Wine changed.
+// noDebugger makes a crashed program exit. Wine would start its debugger, a console program: if the console's server crashes, debuggers would
+// start debuggers endlessly.
+var noDebugger = []string{"reg.exe", "add", `HKLM\Software\Microsoft\Windows NT\CurrentVersion\AeDebug`, "/v", "Debugger", "/t", "REG_SZ", "/d", "", "/f"}
+
+// template returns an initialized prefix, in which nothing runs any more. It is recreated when the recipe or Wine changes.
 func template(ctx context.Context, as account) (string, error) {
 	version, err := exec.CommandContext(ctx, wine, "--version").Output()
 	if err != nil {
 		return "", fmt.Errorf("cannot ask Wine for its version: %w", err)
 	}
-	recipe := fmt.Appendf(nil, "%s %d %s %q %s", version, as.uid, bcryptprimitives, servicesTimeout, fontconfig)
+	recipe := fmt.Appendf(nil, "%s %d %s %q %q %s", version, as.uid, bcryptprimitives, servicesTimeout, noDebugger, fontconfig)
 	return Kept("template", recipe, func(dir string) error { return makeTemplate(ctx, as, dir) })
 }
 
 var keeping sync.Mutex
 
-// Kept returns a directory that a recipe made, below _output/wine, for later runs too: it is recreated when the recipe changes. name tells
-// recipes of different things apart; build fills an empty directory.
+// Kept returns a directory below _output/wine that later runs reuse. It is recreated when the recipe changes. name distinguishes
+// directories of different kinds; build fills an empty directory.
 func Kept(name string, recipe []byte, build func(dir string) error) (string, error) {
 	keeping.Lock()
 	defer keeping.Unlock()
@@ -88,7 +92,7 @@ func Kept(name string, recipe []byte, build func(dir string) error) (string, err
 	}
 	if err != nil {
 		_ = os.RemoveAll(fresh)
-		if _, there := os.Stat(dir); there != nil { // else another process was first
+		if _, there := os.Stat(dir); there != nil { // otherwise another process was first
 			return "", err
 		}
 	}
@@ -107,7 +111,7 @@ func makeTemplate(ctx context.Context, as account, dir string) error {
 	if err := os.WriteFile(filepath.Join(dir, fontconfigFile), []byte(fontconfig), 0o644); err != nil {
 		return err
 	}
-	for _, argv := range [][]string{{wine, "wineboot", "-i"}, append([]string{wine}, servicesTimeout...), {wineserver, "-w"}} { // the last writes the registry to disk
+	for _, argv := range [][]string{{wine, "wineboot", "-i"}, append([]string{wine}, servicesTimeout...), append([]string{wine}, noDebugger...), {wineserver, "-w"}} { // the last command writes the registry to disk
 		argv = append(as.become(""), argv...)
 		cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 		cmd.Env, cmd.Dir = environment(dir), dir
@@ -122,18 +126,19 @@ func makeTemplate(ctx context.Context, as account, dir string) error {
 	return CompileDLL(ctx, filepath.Join(dir, "drive_c/windows/system32/bcryptprimitives.dll"), source, "-ladvapi32")
 }
 
-// CompileDLL makes a DLL of C and .def files; flags of the linker may be among them.
+// CompileDLL compiles a DLL from C and .def files; sources may include linker flags.
 func CompileDLL(ctx context.Context, out string, sources ...string) error {
 	return CompileEXE(ctx, out, append([]string{"-shared"}, sources...)...)
 }
 
-// CompileEXE makes a program in the same way.
+// CompileEXE compiles a program in the same way.
 func CompileEXE(ctx context.Context, out string, sources ...string) error {
 	_, err := finish(exec.CommandContext(ctx, compiler, append([]string{"-O2", "-Wall", "-Werror", "-o", out}, sources...)...))
 	return err
 }
 
-// clone makes a prefix of the template by hard links: Wine replaces the registry's files and never writes into a program's.
+// clone creates a prefix from the template with hard links: Wine replaces the registry's files and never writes to program
+// files.
 func clone(ctx context.Context, template string, build int) (string, error) {
 	parent := filepath.Join(filepath.Dir(template), strconv.Itoa(build))
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -161,7 +166,7 @@ func clone(ctx context.Context, template string, build int) (string, error) {
 	return dir, nil
 }
 
-// sweep removes prefixes whose process died without removing them.
+// sweep removes prefixes whose process died before it could.
 func sweep(ctx context.Context, parent string) error {
 	entries, err := os.ReadDir(parent)
 	if err != nil {

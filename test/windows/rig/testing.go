@@ -1,13 +1,16 @@
 package rig
 
 import (
+	"errors"
+	"fmt"
 	"net"
 	"os"
+	"slices"
 	"testing"
 )
 
-// Test opens a prefix for one test and closes it with the test. Without WINKUBE_WINE=1 in the environment the test is skipped: what runs
-// under Wine runs in `make test-windows`.
+// Test opens a prefix for a test and closes it when the test ends. Counters of Counted programs are written to a profile. It skips the test unless
+// WINKUBE_WINE=1 is set, as in `make test-windows`.
 func Test(t *testing.T, build int) *Prefix {
 	t.Helper()
 	if os.Getenv("WINKUBE_WINE") == "" {
@@ -22,15 +25,27 @@ func Test(t *testing.T, build int) *Prefix {
 		t.Logf("libraries print this to every program's standard error: %q", p.noise)
 	}
 	t.Cleanup(func() {
-		if err := p.Close(); err != nil {
+		profile := p.WriteProfile(fmt.Sprintf("%s-%s-%d", suite(), t.Name(), build))
+		if err := errors.Join(profile, p.Close()); err != nil {
 			t.Error(err)
 		}
 	})
 	return p
 }
 
-// HostAddress is an address of this machine with the hardware address behind it, which programs under Wine find too. Where there is none the test is
-// skipped.
+// HostAdapter returns the name of the interface with HostAddress. Programs under Wine see it too.
+func HostAdapter(t *testing.T) string {
+	t.Helper()
+	_, mac := HostAddress(t)
+	links, err := net.Interfaces()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(links, func(l net.Interface) bool { return l.HardwareAddr.String() == mac })
+	return links[i].Name
+}
+
+// HostAddress returns an address of this machine with its MAC address, which programs under Wine see too. It skips the test if there is none.
 func HostAddress(t *testing.T) (ip, mac string) {
 	t.Helper()
 	links, err := net.Interfaces()

@@ -1,4 +1,5 @@
-/* Wine 8 lacks bcryptprimitives.dll and Go programs do not start without it: its one function that Go calls, over the older one that Wine has. */
+/* Wine 8 lacks bcryptprimitives.dll, without which Go programs do not start. This has the one function that Go calls, on top of an older
+ * one that Wine has. */
 #include <windows.h>
 
 BOOLEAN NTAPI SystemFunction036(PVOID buffer, ULONG length); /* RtlGenRandom */

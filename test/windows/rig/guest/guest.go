@@ -1,7 +1,7 @@
 //go:build windows
 
-// Command guest is the rig's own program inside a prefix. It keeps Wine alive, says what Windows it runs on and which images programs
-// load, and relays a named pipe to a TCP port.
+// Command guest is the rig's own program inside a prefix. It keeps Wine running, reports the Windows version and the images that
+// programs load, and relays a named pipe to a TCP port.
 package main
 
 import (
@@ -33,15 +33,21 @@ func run(args []string) error {
 		return build()
 	case len(args) > 1 && args[0] == "images":
 		return images(args[1:])
+	case len(args) == 2 && args[0] == "take":
+		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+		defer stop()
+		return take(ctx, args[1])
+	case len(args) == 3 && args[0] == "get":
+		return get(args[1], args[2])
 	case len(args) == 3 && args[0] == "relay":
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
 		return relay(ctx, args[1], args[2])
 	}
-	return fmt.Errorf("guest: %q: must be keep, build, images NAME... or relay PIPE HOST:PORT", args)
+	return fmt.Errorf("guest: %q: must be keep, build, images NAME..., take PIPE, get PIPE PATH or relay PIPE HOST:PORT", args)
 }
 
-// keep runs until the other end of its input is closed.
+// keep runs until its input is closed.
 func keep() error {
 	fmt.Println("ready")
 	_, err := io.Copy(io.Discard, os.Stdin)
@@ -58,7 +64,7 @@ func build() error {
 	return nil
 }
 
-// images prints a line for each name: the headers of what is loaded by it.
+// images prints a line for each name: the headers of the image that is loaded under it.
 func images(names []string) error {
 	for _, name := range names {
 		loaded := loadedDLL
@@ -81,7 +87,7 @@ func loadedDLL(name string) error {
 	return printHeaders(windows.CurrentProcess(), uintptr(handle))
 }
 
-// loadedEXE starts a program, suspended, prints the headers of its image and ends it before it did anything.
+// loadedEXE starts a program suspended, prints the headers of its image and ends it before it runs.
 func loadedEXE(name string) error {
 	dir, err := windows.GetSystemDirectory()
 	if err != nil {
@@ -101,7 +107,7 @@ func loadedEXE(name string) error {
 	if err := windows.NtQueryInformationProcess(process.Process, windows.ProcessBasicInformation, unsafe.Pointer(&info), uint32(unsafe.Sizeof(info)), nil); err != nil {
 		return fmt.Errorf("cannot examine %s: %w", name, err)
 	}
-	const imageBase = 0x10 // of the PEB
+	const imageBase = 0x10 // offset in the PEB
 	var base uintptr
 	peb := uintptr(unsafe.Pointer(info.PebBaseAddress))
 	if err := windows.ReadProcessMemory(process.Process, peb+imageBase, (*byte)(unsafe.Pointer(&base)), unsafe.Sizeof(base), nil); err != nil {
@@ -110,7 +116,7 @@ func loadedEXE(name string) error {
 	return printHeaders(process.Process, base)
 }
 
-// printHeaders prints what rig.identity prints of a file.
+// printHeaders prints the same as rig.identity does for a file.
 func printHeaders(process windows.Handle, base uintptr) error {
 	page := make([]byte, 4096)
 	if err := windows.ReadProcessMemory(process, base, &page[0], uintptr(len(page)), nil); err != nil {

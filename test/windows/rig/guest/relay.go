@@ -4,17 +4,20 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"net"
+	"net/http"
+	"time"
 
 	"github.com/Microsoft/go-winio"
 	"golang.org/x/sys/windows"
 )
 
-// relay connects each client of a pipe (\\.\pipe\name) to a TCP address.
+// relay connects each client of a named pipe (\\.\pipe\name) to a TCP address.
 func relay(ctx context.Context, pipe, address string) error {
-	listener, err := winio.ListenPipe(pipe, &winio.PipeConfig{MessageMode: true}) // message mode carries the end of one direction, as Docker's pipe does
+	listener, err := winio.ListenPipe(pipe, &winio.PipeConfig{MessageMode: true}) // message mode signals the end of one direction, as Docker's pipe does
 	if err != nil {
 		return fmt.Errorf("cannot listen on %s: %w", pipe, err)
 	}
@@ -35,8 +38,8 @@ func relay(ctx context.Context, pipe, address string) error {
 	}
 }
 
-// burn takes the first instance of the pipe and keeps it: go-winio never serves it, and Windows keeps clients from it, but Wine lets the
-// first one in and hangs it.
+// burn connects to the first instance of the pipe and keeps it. go-winio never serves that instance, and Windows does not offer it to
+// clients. Wine connects the first client to it, which then hangs.
 func burn(pipe string) error {
 	name, err := windows.UTF16PtrFromString(pipe)
 	if err != nil {
@@ -48,7 +51,39 @@ func burn(pipe string) error {
 	return nil
 }
 
-// join copies both ways until both ends are done. The end of one direction is passed on.
+// take does the same for another program's pipe, which may not exist yet, and keeps the instance until ctx ends.
+func take(ctx context.Context, pipe string) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for end := time.Now().Add(2 * time.Minute); ; <-tick.C {
+		err := burn(pipe)
+		if err == nil {
+			fmt.Println("ready")
+			<-ctx.Done()
+			return nil
+		}
+		if !errors.Is(err, windows.ERROR_FILE_NOT_FOUND) || time.Now().After(end) {
+			return err
+		}
+	}
+}
+
+// get sends an HTTP request to a pipe and prints the status and the body.
+func get(pipe, path string) error {
+	client := http.Client{Timeout: 3 * time.Minute, Transport: &http.Transport{DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return winio.DialPipeContext(ctx, pipe)
+	}}}
+	response, err := client.Get("http://pipe" + path)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	body, err := io.ReadAll(response.Body)
+	fmt.Printf("%s %s\n", response.Status[:3], body)
+	return err
+}
+
+// join copies both ways until both ends are done. It passes on the end of one direction.
 func join(client net.Conn, address string) {
 	defer client.Close()
 	server, err := net.Dial("tcp", address)

@@ -15,7 +15,7 @@ import (
 	"github.com/docker/docker/api/types/network"
 )
 
-// kept is what a container is to the client. The engine beneath has it as a label.
+// kept is a container as the client created it. It is stored in a label of the Linux container.
 type kept struct {
 	Config *container.Config
 	Host   *container.HostConfig
@@ -23,10 +23,10 @@ type kept struct {
 
 const keptLabel = "winkube.test/windows"
 
-// natBeneath is what the network nat is on Linux.
+// natBeneath is the Linux counterpart of the network nat.
 const natBeneath = "bridge"
 
-// read decodes a body in which every field must be known, and its only value.
+// read decodes a body that must hold exactly one value, without unknown fields.
 func (e *Engine) read(w http.ResponseWriter, r *http.Request, into any) bool {
 	decoder := json.NewDecoder(r.Body)
 	decoder.DisallowUnknownFields()
@@ -38,7 +38,7 @@ func (e *Engine) read(w http.ResponseWriter, r *http.Request, into any) bool {
 	return true
 }
 
-// send forwards the request with another body.
+// send forwards the request with a new body.
 func (e *Engine) send(w http.ResponseWriter, r *http.Request, body any) {
 	data, err := json.Marshal(body)
 	if err != nil {
@@ -70,7 +70,8 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request, _ string) {
 	q := request{engine: e, Config: body.Config, Host: body.HostConfig, cpus: info.NCPU}
 	for _, rule := range rules {
 		if err := rule.check(q); err != nil {
-			refuse(w, http.StatusBadRequest, err.Error())
+			err = q.worded(rule.name, err)
+			refuse(w, statusOf(err), err.Error())
 			return
 		}
 	}
@@ -94,7 +95,7 @@ func (e *Engine) create(w http.ResponseWriter, r *http.Request, _ string) {
 	e.send(w, r, beneath)
 }
 
-// translate makes the request for a container of Linux.
+// translate returns the create request for the Linux container.
 func (e *Engine) translate(q request, networking *network.NetworkingConfig) (container.CreateRequest, error) {
 	volumes, err := q.volumes()
 	if err != nil {
@@ -143,7 +144,7 @@ func renamed[V any](m map[string]V, from, to string) map[string]V {
 	return out
 }
 
-// keptOf asks for what a container was created as.
+// keptOf returns what the client asked for when it created the container.
 func (e *Engine) keptOf(r *http.Request, id string) (kept, error) {
 	var inspected struct {
 		Config struct{ Labels map[string]string }
@@ -156,13 +157,13 @@ func (e *Engine) keptOf(r *http.Request, id string) (kept, error) {
 	return k, err
 }
 
-// start refuses what Windows finds out only now.
+// start refuses what Windows checks only at start.
 func (e *Engine) start(w http.ResponseWriter, r *http.Request, id string) {
-	if k, err := e.keptOf(r, id); err == nil { // else the engine beneath says what is wrong
+	if k, err := e.keptOf(r, id); err == nil { // otherwise the Linux engine reports the error
 		q := request{engine: e, Config: k.Config, Host: k.Host}
 		for _, rule := range startRules {
 			if err := rule.check(q); err != nil {
-				status := http.StatusBadRequest
+				status := http.StatusInternalServerError // moby daemon/start.go: createSpec's errors are system errors
 				if strings.HasSuffix(err.Error(), "host not found") {
 					status = http.StatusNotFound
 				}
@@ -188,7 +189,8 @@ func (e *Engine) start(w http.ResponseWriter, r *http.Request, id string) {
 	relay(w, status, text, err)
 }
 
-// mismatch compares the image's os.version with the host's; "": it fits. The words are HCS' (hcsshim internal/hcs/errors.go, 0xc0370101).
+// mismatch compares the image's os.version with the host's and returns HCS's error text (hcsshim internal/hcs/errors.go, 0xc0370101).
+// Empty means that they match.
 func (e *Engine) mismatch(r *http.Request, q request) string {
 	var image map[string]any
 	if err := e.ask(r.Context(), "/images/"+url.PathEscape(q.Image)+"/json", &image); err != nil || e.fits(imageVersion(image), q.hyperv()) {
@@ -197,9 +199,9 @@ func (e *Engine) mismatch(r *http.Request, q request) string {
 	return "hcsshim::CreateComputeSystem: The container operating system does not match the host operating system."
 }
 
-// fits says whether an image of that os.version runs here. Source: Microsoft, "Windows container version compatibility": with process
-// isolation the builds must be the same (on 2016 the revisions too, left out here), and images of 2022 run on later hosts; with Hyper-V
-// isolation the image must not be newer.
+// fits reports whether an image with that os.version runs on this host. Source: Microsoft, "Windows container version compatibility":
+// process isolation needs the same build (2016 also needs the same revision, which is not checked here), and images of 2022 run on
+// later hosts. With Hyper-V isolation the image must not be newer than the host.
 func (e *Engine) fits(version string, hyperv bool) bool {
 	parts := strings.Split(version, ".")
 	if len(parts) < 3 {
@@ -213,7 +215,7 @@ func (e *Engine) fits(version string, hyperv bool) bool {
 	return build == e.opts.Build || build < e.opts.Build && (hyperv || build >= stableABI)
 }
 
-// update refuses resources, all of them. Source: moby container/container_windows.go UpdateContainer.
+// update refuses all resources. Source: moby container/container_windows.go UpdateContainer.
 func (e *Engine) update(w http.ResponseWriter, r *http.Request, id string) {
 	var body container.UpdateConfig
 	if !e.read(w, r, &body) {
@@ -235,7 +237,7 @@ func (e *Engine) update(w http.ResponseWriter, r *http.Request, id string) {
 
 var noResources, _ = json.Marshal(container.Resources{})
 
-// pause is for Hyper-V only. Source: moby libcontainerd/local/local_windows.go Pause.
+// pause works only with Hyper-V isolation. Source: moby libcontainerd/local/local_windows.go Pause.
 func (e *Engine) pause(w http.ResponseWriter, r *http.Request, id string) {
 	if k, err := e.keptOf(r, id); err == nil && !k.Host.Isolation.IsHyperV() {
 		refuse(w, http.StatusInternalServerError, "cannot pause container "+id+": not implemented for containers using process isolation")
@@ -244,7 +246,7 @@ func (e *Engine) pause(w http.ResponseWriter, r *http.Request, id string) {
 	e.forward(w, r)
 }
 
-// top takes no arguments. Source: moby daemon/top_windows.go.
+// top accepts no arguments. Source: moby daemon/top_windows.go.
 func (e *Engine) top(w http.ResponseWriter, r *http.Request, _ string) {
 	if r.URL.Query().Get("ps_args") != "" {
 		refuse(w, http.StatusInternalServerError, "Windows does not support arguments to top")
@@ -253,7 +255,8 @@ func (e *Engine) top(w http.ResponseWriter, r *http.Request, _ string) {
 	e.forward(w, r)
 }
 
-// archive is closed while a Hyper-V container runs. Source: moby daemon/archive_windows.go isOnlineFSOperationPermitted.
+// archive refuses access while a Hyper-V container runs. Source: moby daemon/archive_windows.go
+// isOnlineFSOperationPermitted.
 func (e *Engine) archive(w http.ResponseWriter, r *http.Request, id string) {
 	var inspected struct{ State struct{ Running bool } }
 	k, err := e.keptOf(r, id)
@@ -267,7 +270,7 @@ func (e *Engine) archive(w http.ResponseWriter, r *http.Request, id string) {
 	e.forward(w, r)
 }
 
-// exec translates the directory. There are no users of Windows beneath.
+// exec translates the working directory and drops the user: Windows users do not exist in the Linux container.
 func (e *Engine) exec(w http.ResponseWriter, r *http.Request, _ string) {
 	var body container.ExecOptions
 	if !e.read(w, r, &body) {

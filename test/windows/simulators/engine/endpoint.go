@@ -11,8 +11,8 @@ import (
 	"github.com/docker/docker/api/types/network"
 )
 
-// attach gives a container that was started an endpoint in the HNS network of each network that it joins. Source: moby
-// libnetwork/drivers/windows/windows.go CreateEndpoint. Those that share another's network have none.
+// attach creates an endpoint in the HNS network of each network that a started container joins. Containers that share
+// another's network get none. Source: moby libnetwork/drivers/windows/windows.go CreateEndpoint.
 func (e *Engine) attach(ctx context.Context, id string) error {
 	var c struct {
 		ID              string `json:"Id"`
@@ -20,7 +20,7 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 			Networks map[string]struct{ NetworkID, IPAddress, MacAddress string }
 		}
 	}
-	e.endpoints.Lock() // before looking: a container that ends after that is detached by Watch when we are done
+	e.endpoints.Lock() // taken before the check: Watch detaches a container that exits later, once the lock is free
 	defer e.endpoints.Unlock()
 	if err := e.ask(ctx, "/containers/"+url.PathEscape(id)+"/json", &c); err != nil {
 		return err
@@ -30,7 +30,7 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 		return err
 	}
 	defer e.joined.Store(c.ID, true)
-	// Watch may not have come to those that ended, whose addresses the engine beneath gives away already.
+	// The Linux engine may already reuse the addresses of exited containers that Watch has not handled yet.
 	if err := e.detach(func(holder string) bool { return holder == c.ID || !running[holder] }); err != nil {
 		return err
 	}
@@ -46,6 +46,9 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
+		if since, ok := e.store().Again[id]; ok {
+			k.Options = since.Options
+		}
 		endpoint := hnsEndpoint{VirtualNetwork: of.ID, IPAddress: n.IPAddress, MacAddress: n.MacAddress, Policies: k.endpointPolicies()}
 		if err := e.hns("POST", "/endpoints/", endpoint, &endpoint); err != nil {
 			return err
@@ -57,10 +60,10 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 	return nil
 }
 
-// hostItself stands for the host among the containers that have an endpoint (package hns), which removes its own by itself.
+// hostItself represents the host among the endpoint holders (package hns). HNS removes the host's endpoint itself.
 const hostItself = "host"
 
-// detach removes the endpoints of containers that have gone. The caller holds the lock.
+// detach removes the endpoints of containers for which gone returns true. The caller holds the lock.
 func (e *Engine) detach(gone func(container string) bool) error {
 	var all []hnsEndpoint
 	if err := e.hns("GET", "/endpoints/", nil, &all); err != nil {
@@ -76,7 +79,7 @@ func (e *Engine) detach(gone func(container string) bool) error {
 	return nil
 }
 
-// keptNetwork is what a network is to the client, by its name or ID beneath, and its ID.
+// keptNetwork returns a network as the client created it, and its ID. The name may also be the Linux network's ID.
 func (e *Engine) keptNetwork(ctx context.Context, name string) (keptNetwork, string, error) {
 	if name == natBeneath {
 		return keptNetwork{Driver: "nat", Options: map[string]string{optionName: "nat"}}, "", nil
@@ -93,9 +96,9 @@ func (e *Engine) keptNetwork(ctx context.Context, name string) (keptNetwork, str
 	return k, n.ID, err
 }
 
-// Watch does what dockerd.exe does with HNS beside its callers' requests: at its start it makes the network nat where there is none and
-// removes stale endpoints (moby daemon/daemon_windows.go initNetworkController, libnetwork's CreateNetwork), later those of containers
-// that end. It returns when ctx ends (nil) or the engine beneath does. ready is called when it has begun.
+// Watch does what dockerd.exe does with HNS on its own. At its start it creates the network nat if it is missing and removes stale
+// endpoints (moby daemon/daemon_windows.go initNetworkController, libnetwork's CreateNetwork). Later it removes the endpoints of
+// containers that exit. It calls ready once it watches. It returns when ctx ends (nil) or the Linux engine stops.
 func (e *Engine) Watch(ctx context.Context, ready func()) error {
 	filter := `{"type":["container"],"event":["die"]}`
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/events?filters="+url.QueryEscape(filter), nil)
@@ -120,9 +123,9 @@ func (e *Engine) Watch(ctx context.Context, ready func()) error {
 			return fmt.Errorf("the engine beneath has ended: %w", err)
 		}
 		e.endpoints.Lock()
-		if running, err := e.running(ctx); err == nil && !running[event.Actor.ID] {
+		if !e.isRunning(ctx, event.Actor.ID) {
 			e.joined.Delete(event.Actor.ID)
-			_ = e.detach(func(holder string) bool { return holder == event.Actor.ID }) // HNS may be down: the next start looks again
+			_ = e.detach(func(holder string) bool { return holder == event.Actor.ID }) // HNS may be down: the next start tries again
 		}
 		e.endpoints.Unlock()
 	}
@@ -147,10 +150,19 @@ func (e *Engine) discover(ctx context.Context) error {
 	}
 	e.endpoints.Lock()
 	defer e.endpoints.Unlock()
-	return e.detach(func(holder string) bool { return !running[holder] })
+	if err := e.detach(func(holder string) bool { return !running[holder] }); err != nil {
+		return err
+	}
+	return e.rediscover(ctx, running)
 }
 
-// running are the containers beneath that run.
+// isRunning inspects one container: the engine announces an exit before its list of containers has it (moby handleContainerExit).
+func (e *Engine) isRunning(ctx context.Context, id string) bool {
+	var c struct{ State struct{ Running bool } }
+	return e.ask(ctx, "/containers/"+url.PathEscape(id)+"/json", &c) == nil && c.State.Running
+}
+
+// running returns the IDs of the running Linux containers.
 func (e *Engine) running(ctx context.Context) (map[string]bool, error) {
 	var list []struct {
 		ID string `json:"Id"`

@@ -8,12 +8,14 @@ import (
 	"strings"
 
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/versions"
 )
 
-// HNSCall is HNSCall of vmcompute.dll: a method, a path and a document, and HNS' answer. An error is an HRESULT.
+// HNSCall is HNSCall of vmcompute.dll: it sends a method, a path and a document, and returns HNS's answer. An error is
+// an HRESULT.
 type HNSCall func(method, path, request string) (answer string, err error)
 
-// The documents of HNS v1, as far as Docker fills them in. Source: moby libnetwork/drivers/windows/windows.go, hcsshim internal/hns.
+// The HNS v1 documents, with the fields that Docker sets. Source: moby libnetwork/drivers/windows/windows.go, hcsshim internal/hns.
 type (
 	hnsNetwork struct {
 		ID                 string      `json:",omitempty"`
@@ -37,7 +39,7 @@ type (
 	}
 )
 
-// Driver options of Windows' networks. Source: moby libnetwork/drivers/windows/labels.go.
+// Driver options of Windows networks. Source: moby libnetwork/drivers/windows/labels.go.
 const (
 	windowsshim     = "com.docker.network.windowsshim."
 	optionName      = windowsshim + "networkname"
@@ -45,9 +47,10 @@ const (
 	optionID        = windowsshim + "hnsid"
 	optionNAT       = windowsshim + "enable_outboundnat"
 	optionNoNAT     = windowsshim + "outboundnat_exceptions"
+	optionOwned     = windowsshim + "hnsowned"
 )
 
-// hns does a call and reads its output into out, unless that is nil. The errors' words are those of hcsshim's internal/hns.
+// hns calls HNS and decodes its output into out, if out is not nil. Errors are worded like hcsshim's internal/hns.
 func (e *Engine) hns(method, path string, in, out any) error {
 	var request []byte
 	var err error
@@ -58,7 +61,7 @@ func (e *Engine) hns(method, path string, in, out any) error {
 	}
 	text, err := e.opts.HNS(method, path, string(request))
 	if err != nil {
-		return fmt.Errorf("hnsCall failed in Win32: %w", err)
+		return fmt.Errorf("%shnsCall failed in Win32: %w", e.rawResponse(), err)
 	}
 	var answer struct {
 		Success bool
@@ -77,7 +80,15 @@ func (e *Engine) hns(method, path string, in, out any) error {
 	return json.Unmarshal(answer.Output, out)
 }
 
-// nameInHNS is the name that HNS knows a network by: its ID, unless an option says otherwise (libnetwork's CreateNetwork;
+// rawResponse returns the prefix of errors in hcsshim 0.11, which engines such as 25.0.6 use (internal/hns/hnsfuncs.go).
+func (e *Engine) rawResponse() string {
+	if versions.LessThan(e.facts.docker, "25") {
+		return ""
+	}
+	return "failed during hnsCallRawResponse: "
+}
+
+// nameInHNS returns the network's name in HNS: its ID, unless an option sets another (libnetwork's CreateNetwork;
 // MicrosoftDocs/Virtualization-Documentation#546).
 func (k keptNetwork) nameInHNS(id string) string {
 	if name := k.Options[optionName]; name != "" {
@@ -86,7 +97,7 @@ func (k keptNetwork) nameInHNS(id string) string {
 	return id
 }
 
-// createInHNS makes the network of HNS that stands behind one of Docker's.
+// createInHNS creates the HNS network for a Docker network.
 func (e *Engine) createInHNS(id string, k keptNetwork) error {
 	if e.opts.HNS == nil || k.Driver == "null" {
 		return nil
@@ -106,7 +117,7 @@ func (e *Engine) createInHNS(id string, k keptNetwork) error {
 	return e.hns("POST", "/networks/", n, nil)
 }
 
-// adopt takes a network that is in HNS, and removes what endpoints it has: libnetwork's CreateNetwork treats them as stale.
+// adopt takes over an existing HNS network and removes its endpoints: libnetwork's CreateNetwork treats them as stale.
 func (e *Engine) adopt(id string) error {
 	var all []hnsEndpoint
 	if err := e.hns("GET", "/networks/"+id, nil, nil); err != nil {
@@ -116,7 +127,7 @@ func (e *Engine) adopt(id string) error {
 		return err
 	}
 	for _, one := range all {
-		if strings.EqualFold(one.VirtualNetwork, id) {
+		if one.VirtualNetwork == id { // case-sensitive, as in libnetwork
 			if err := e.hns("DELETE", "/endpoints/"+one.ID, nil, nil); err != nil {
 				return err
 			}
@@ -125,8 +136,8 @@ func (e *Engine) adopt(id string) error {
 	return nil
 }
 
-// endpointPolicies are those of each endpoint: OutBoundNAT where the network's options ask for it (libnetwork's CreateEndpoint; Microsoft, "Windows
-// container network drivers").
+// endpointPolicies returns the policies of each new endpoint: OutBoundNAT if the network's options ask for it (libnetwork's CreateEndpoint;
+// Microsoft, "Windows container network drivers").
 func (k keptNetwork) endpointPolicies() []any {
 	if k.Options[optionNAT] != "true" {
 		return nil
@@ -145,7 +156,7 @@ func subnets(configs []network.IPAMConfig) (out []hnsSubnet) {
 	return out
 }
 
-// inHNS finds a network of HNS by name.
+// inHNS finds an HNS network by name.
 func (e *Engine) inHNS(name string) (hnsNetwork, error) {
 	if e.opts.HNS == nil {
 		return hnsNetwork{}, nil
@@ -161,7 +172,7 @@ func (e *Engine) inHNS(name string) (hnsNetwork, error) {
 	return all[i], nil
 }
 
-// removeFromHNS removes a network; one that HNS has lost is no error.
+// removeFromHNS removes a network. A missing network is not an error.
 func (e *Engine) removeFromHNS(name string) error {
 	n, err := e.inHNS(name)
 	if err != nil || n.ID == "" {

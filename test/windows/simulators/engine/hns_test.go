@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
@@ -18,7 +19,7 @@ import (
 
 var ids = regexp.MustCompile(`(?m)(Transparent) \S+`)
 
-// TestHNS: networks of Docker and endpoints of its containers are in HNS, and go with them.
+// TestHNS: Docker's networks and the endpoints of its containers exist in HNS, and are deleted with them.
 func TestHNS(t *testing.T) {
 	for _, build := range []int{14393, 20348} {
 		log := &calls.Log{}
@@ -37,7 +38,7 @@ func TestHNS(t *testing.T) {
 			ok := func() bool {
 				return strings.TrimSpace(ids.ReplaceAllString(h.String(), "$1 ID")) == strings.TrimSpace(state)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			if err := log.Wait(ctx, ok); err != nil {
 				t.Fatalf("%d, %s: HNS has\n%s\nwanted is\n%s", build, when, h, state)
@@ -74,8 +75,11 @@ func TestHNS(t *testing.T) {
 		if !strings.Contains(h.String(), "endpoint local 10.244.3.2") || !strings.Contains(h.String(), "attached to ") {
 			t.Errorf("%d: no endpoint of the container:\n%s", build, h)
 		}
+		lagging := r.get("/containers/json") // as for a moment after the event
+		r.listed.Store(&lagging)
 		r.wants("POST", "/containers/web/kill", nil, http.StatusNoContent)
 		want("killed", made)
+		r.listed.Store(nil)
 		h.Crash()
 		if status, message := r.call("POST", "/containers/web/start", nil, nil); status != http.StatusInternalServerError || !strings.Contains(message, "hnsCall failed") {
 			t.Errorf("%d: a start while HNS is down: %d %s", build, status, message)
@@ -84,7 +88,7 @@ func TestHNS(t *testing.T) {
 		r.wants("DELETE", "/networks/pods", nil, http.StatusNoContent)
 		want("removed", nat)
 		config.Name, config.Driver, config.Options = "pods2", "l2bridge", map[string]string{optionInterface: "Ethernet 7"}
-		r.wants("POST", "/networks/create", config, http.StatusInternalServerError) // HNS knows no such adapter
+		r.wants("POST", "/networks/create", config, http.StatusInternalServerError) // HNS has no such adapter
 		r.wants("GET", "/networks/pods2", nil, http.StatusNotFound)
 	}
 }
@@ -94,6 +98,16 @@ func (r *rig) wants(method, path string, body any, status int) {
 	if got, message := r.call(method, path, body, nil); got != status {
 		r.t.Fatalf("%s %s: %d %s, want %d", method, path, got, message, status)
 	}
+}
+
+// get returns an answer of the engine beneath.
+func (r *rig) get(path string) []byte {
+	r.t.Helper()
+	var answer json.RawMessage
+	if err := r.ask(r.t.Context(), path, &answer); err != nil {
+		r.t.Fatal(err)
+	}
+	return answer
 }
 
 // watch runs Watch until the test ends.

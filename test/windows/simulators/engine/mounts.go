@@ -1,7 +1,9 @@
 package engine
 
 import (
+	"errors"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,14 +13,14 @@ import (
 	"github.com/docker/docker/api/types/mount"
 )
 
-// volume is one mount as Windows reads it.
+// volume is one mount as Windows parses it.
 type volume struct {
 	kind           mount.Type // bind, volume or npipe
 	source, target string
 	readOnly       bool
 }
 
-// The forms of a bind: [source:]target[:mode], where either path may have a drive. Source: moby volume/mounts/windows_parser.go.
+// The forms of a bind: [source:]target[:mode]. Either path may begin with a drive. Source: moby volume/mounts/windows_parser.go.
 var (
 	bindForm = regexp.MustCompile(`(?i)^(?:(` + hostForm + `|` + pipeForm + `|[^\\/:*?"<>|\r\n]+):)?([a-z]:(?:[\\/][^\\/:*?"<>\r\n]+)*[\\/]?|` + pipeForm + `)(?::(ro|rw))?$`)
 	fromHost = regexp.MustCompile(`(?i)^` + hostForm + `$`)
@@ -34,7 +36,7 @@ func isPipe(path string) bool {
 	return strings.HasPrefix(strings.ReplaceAll(path, "/", `\`), `\\.\pipe\`)
 }
 
-// volumes reads all mounts of a container, or says why Windows refuses one.
+// volumes parses all mounts of a container. An error says why Windows refuses one.
 func (q request) volumes() ([]volume, error) {
 	var all []volume
 	for _, bind := range q.Host.Binds {
@@ -49,14 +51,19 @@ func (q request) volumes() ([]volume, error) {
 		case fromHost.MatchString(v.source):
 			v.kind = mount.TypeBind
 		}
-		if err := q.engine.checkVolume(v, false); err != nil {
-			return nil, fmt.Errorf("invalid volume specification: '%s': invalid mount config for type %q: %w", bind, v.kind, err)
+		v.source = strings.ToLower(v.source) // windows_parser.go splitRawSpec
+		if err := q.engine.checkVolume(v, ""); err != nil {
+			return nil, internal{fmt.Errorf("invalid volume specification: '%s': invalid mount config for type %q: %w", bind, v.kind, err)}
 		}
 		all = append(all, v)
 	}
 	for _, m := range q.Host.Mounts {
 		v := volume{kind: m.Type, source: m.Source, target: m.Target, readOnly: m.ReadOnly}
-		if err := q.engine.checkVolume(v, m.BindOptions != nil && m.BindOptions.Propagation != ""); err != nil {
+		propagation := mount.Propagation("")
+		if m.BindOptions != nil {
+			propagation = m.BindOptions.Propagation
+		}
+		if err := q.engine.checkVolume(v, propagation); err != nil {
 			return nil, fmt.Errorf("invalid mount config for type %q: %w", m.Type, err)
 		}
 		all = append(all, v)
@@ -64,13 +71,24 @@ func (q request) volumes() ([]volume, error) {
 	return all, nil
 }
 
+// internal marks an error that the engine answers with 500, such as a bind that parses but cannot be used (moby volume/mounts/windows_parser.go
+// ParseMountRaw).
+type internal struct{ error }
+
+func statusOf(err error) int {
+	if errors.As(err, &internal{}) {
+		return http.StatusInternalServerError
+	}
+	return http.StatusBadRequest
+}
+
 func mountRule(q request) error {
 	_, err := q.volumes()
 	return err
 }
 
-// checkVolume knows what moby's windowsParser.validateMountConfigReg refuses.
-func (e *Engine) checkVolume(v volume, propagation bool) error {
+// checkVolume refuses what moby's windowsParser.validateMountConfigReg refuses.
+func (e *Engine) checkVolume(v volume, propagation mount.Propagation) error {
 	target := strings.ToLower(strings.ReplaceAll(v.target, "/", `\`))
 	switch {
 	case v.target == "":
@@ -85,12 +103,12 @@ func (e *Engine) checkVolume(v volume, propagation bool) error {
 		switch {
 		case v.source == "":
 			return fmt.Errorf("field Source must not be empty")
-		case propagation:
-			return fmt.Errorf("invalid propagation mode: it must not be set")
+		case propagation != "":
+			return fmt.Errorf("invalid propagation mode: %s", propagation)
 		case !fromHost.MatchString(v.source):
 			return fmt.Errorf("invalid mount path: '%s' mount path must be absolute", v.source)
 		case !strings.EqualFold(v.source[:2], "c:"):
-			return fmt.Errorf("bind source path does not exist: %s", v.source) // there is one drive
+			return fmt.Errorf("bind source path does not exist: %s", v.source) // C is the only drive
 		}
 		info, err := os.Stat(e.Path(v.source))
 		if err != nil {
@@ -103,7 +121,7 @@ func (e *Engine) checkVolume(v volume, propagation bool) error {
 	case mount.TypeNamedPipe:
 		switch {
 		case e.opts.Build < sharedNetworks:
-			return fmt.Errorf("mount type unknown") // 1709 brought pipes: moby/moby#33852
+			return fmt.Errorf("mount type unknown") // named pipe mounts need 1709: moby/moby#33852
 		case !isPipe(v.source):
 			return fmt.Errorf("'%s' is not a valid pipe path", v.source)
 		case !isPipe(v.target):
@@ -117,7 +135,8 @@ func (e *Engine) checkVolume(v volume, propagation bool) error {
 	return nil
 }
 
-// points are the mounts as inspect shows them. Windows' engine lower-cases both paths (windows_parser.go splitRawSpec).
+// points returns the mounts as inspect shows them. The Windows engine converts both paths to lower case
+// (windows_parser.go splitRawSpec).
 func points(all []volume) []container.MountPoint {
 	out := []container.MountPoint{}
 	for _, v := range all {
@@ -126,7 +145,7 @@ func points(all []volume) []container.MountPoint {
 	return out
 }
 
-// binds are the same mounts for the engine beneath. It has no pipes: a container of Linux goes without.
+// binds returns the mounts for the Linux engine. It has no named pipes, so that Linux containers do without.
 func (e *Engine) binds(all []volume) (out []string) {
 	for _, v := range all {
 		if v.kind == mount.TypeNamedPipe {
@@ -137,7 +156,7 @@ func (e *Engine) binds(all []volume) (out []string) {
 			source = e.Path(v.source)
 		}
 		line := source + ":" + inside(v.target)
-		if v.kind == mount.TypeBind && inside(v.target) == "/dev" { // Linux needs its own; the file that pods write there is bound alone
+		if v.kind == mount.TypeBind && inside(v.target) == "/dev" { // Linux needs its own /dev; only the file that pods write there is mounted
 			if err := os.WriteFile(filepath.Join(source, messageFile), nil, 0o666); err == nil {
 				line = filepath.Join(source, messageFile) + ":/dev/" + messageFile
 			}
@@ -153,10 +172,10 @@ func (e *Engine) binds(all []volume) (out []string) {
 	return out
 }
 
-// messageFile is the last element of Kubernetes' default path of a termination message.
+// messageFile is the last element of the default path of a termination message in Kubernetes.
 const messageFile = "termination-log"
 
-// inside is the path in a container of Linux for one in a container of Windows: `C:\var\run` is /var/run.
+// inside translates a path in a Windows container to its path in the Linux container: `C:\var\run` is /var/run.
 func inside(windows string) string {
 	path := strings.ReplaceAll(windows, `\`, "/")
 	if len(path) > 1 && path[1] == ':' {

@@ -10,19 +10,21 @@ import (
 	"slices"
 
 	"github.com/docker/docker/api/types/network"
+	"github.com/docker/docker/api/types/versions"
 )
 
-// drivers of Windows. Source: moby libnetwork/drivers_windows.go and drivers/windows RegisterBuiltinLocalDrivers.
+// drivers are the network drivers of Windows. Source: moby libnetwork/drivers_windows.go and drivers/windows
+// RegisterBuiltinLocalDrivers.
 var drivers = []string{"ics", "internal", "l2bridge", "l2tunnel", "nat", "null", "overlay", "private", "transparent"}
 
-// keptNetwork is what a network is to the client.
+// keptNetwork is a network as the client created it.
 type keptNetwork struct {
 	Driver  string
 	Options map[string]string
 	IPAM    *network.IPAM
 }
 
-// createNetwork makes a bridge beneath for every kind of network. It is no claim about the paths of packets: that is HNS' affair.
+// createNetwork creates a Linux bridge for each kind of network. It does not model how packets travel: HNS does.
 func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string) {
 	var body network.CreateRequest
 	if !e.read(w, r, &body) {
@@ -33,12 +35,12 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 	}
 	switch {
 	case body.Name == "":
-		refuse(w, http.StatusBadRequest, "network name cannot be empty")
+		refuse(w, http.StatusBadRequest, "invalid name: name is empty") // libnetwork/error.go ErrInvalidName
 		return
 	case slices.Contains([]string{"nat", "none", "default"}, body.Name): // moby daemon/network.go createNetwork
 		refuse(w, http.StatusForbidden, fmt.Sprintf("operation is not permitted on predefined %s network ", body.Name))
 		return
-	case body.Driver == "overlay": // as long as the host is in no swarm: same place
+	case body.Driver == "overlay": // while the host is not in a swarm: same source
 		refuse(w, http.StatusForbidden, `This node is not a swarm manager. Use "docker swarm init" or "docker swarm join" to connect this node to swarm and try again.`)
 		return
 	case !slices.Contains(drivers, body.Driver):
@@ -48,10 +50,13 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 	if body.IPAM != nil {
 		for _, config := range body.IPAM.Config {
 			if prefix, err := netip.ParsePrefix(config.Subnet); err == nil && prefix.Addr().Is6() {
-				refuse(w, http.StatusForbidden, "windowsshim driver doesn't support v6 subnets") // libnetwork/drivers/windows/windows.go CreateNetwork
+				refuse(w, http.StatusInternalServerError, e.noIPv6())
 				return
 			}
 		}
+	}
+	if e.refuseAdopted(w, body.Name) {
+		return
 	}
 	k := keptNetwork{body.Driver, body.Options, body.IPAM}
 	label, err := json.Marshal(k)
@@ -85,7 +90,7 @@ func (e *Engine) createNetwork(w http.ResponseWriter, r *http.Request, _ string)
 	relay(w, status, text, err)
 }
 
-// reserveFirst keeps the first address of each range from containers, as HNS does.
+// reserveFirst reserves the first address of each range, as HNS does.
 func reserveFirst(configs []network.IPAMConfig) {
 	for i := range configs {
 		prefix, err := netip.ParsePrefix(configs[i].Subnet)
@@ -103,6 +108,9 @@ func (e *Engine) network(w http.ResponseWriter, r *http.Request, id string) {
 		}
 		id = natBeneath
 		r.URL.Path = "/networks/" + natBeneath
+	}
+	if e.serveAdopted(w, r, id) {
+		return
 	}
 	var found map[string]any
 	if err := e.ask(r.Context(), "/networks/"+url.PathEscape(id), &found); err == nil && !e.rewriteNetwork(found) {
@@ -128,7 +136,7 @@ func (e *Engine) connect(w http.ResponseWriter, r *http.Request, id string) {
 	e.forward(w, r)
 }
 
-// rewriteNetwork makes a network one of Windows; false: Windows has no such network.
+// rewriteNetwork turns a Linux network into a Windows network. It returns false if Windows has no such network.
 func (e *Engine) rewriteNetwork(v map[string]any) bool {
 	labels, _ := v["Labels"].(map[string]any)
 	e.dropUnjoined(v)
@@ -141,22 +149,34 @@ func (e *Engine) rewriteNetwork(v map[string]any) bool {
 		}
 		options := orEmpty(k.Options)
 		id, _ := v["Id"].(string)
-		if n, err := e.inHNS(k.nameInHNS(id)); err == nil && n.ID != "" {
+		since, again := e.store().Again[id]
+		if again {
+			options = orEmpty(since.Options)
+		}
+		if n, err := e.inHNS(k.nameInHNS(id)); err == nil && n.ID != "" && options[optionID] == "" {
 			options[optionID] = n.ID
 		}
 		v["Driver"], v["Options"] = k.Driver, options
 		delete(labels, keptLabel)
-		setIPAMDriver(v)
+		if since.Labelless {
+			v["Labels"] = map[string]any{}
+		}
+		setIPAM(v)
 	case v["Name"] == natBeneath:
-		v["Name"], v["Driver"], v["Options"] = "nat", "nat", map[string]string{"com.docker.network.windowsshim.networkname": "nat"}
-		setIPAMDriver(v)
+		options := map[string]string{optionName: "nat"}
+		if n, err := e.inHNS("nat"); err == nil && n.ID != "" {
+			options[optionID] = n.ID
+		}
+		v["Name"], v["Driver"], v["Options"], v["Labels"] = "nat", "nat", options, map[string]any{}
+		setIPAM(v)
 	default:
 		return v["Name"] == "none"
 	}
 	return true
 }
 
-// dropUnjoined leaves out containers that run beneath and have no endpoint in HNS yet: on Windows that is made before they start.
+// dropUnjoined removes running containers that have no HNS endpoint yet: Windows creates the endpoint before the container
+// starts.
 func (e *Engine) dropUnjoined(v map[string]any) {
 	containers, _ := v["Containers"].(map[string]any)
 	for id := range containers {
@@ -166,11 +186,28 @@ func (e *Engine) dropUnjoined(v map[string]any) {
 	}
 }
 
-// setIPAMDriver: libnetwork's ipams/windowsipam is the default there.
-func setIPAMDriver(v map[string]any) {
-	if ipam, ok := v["IPAM"].(map[string]any); ok {
-		ipam["Driver"] = "windows"
+// setIPAM sets the default driver of libnetwork on Windows, ipams/windowsipam, and hides the addresses that reserveFirst reserves on Linux.
+func setIPAM(v map[string]any) {
+	ipam, ok := v["IPAM"].(map[string]any)
+	if !ok {
+		return
 	}
+	ipam["Driver"] = "windows"
+	configs, _ := ipam["Config"].([]any)
+	for _, config := range configs {
+		if fields, ok := config.(map[string]any); ok {
+			delete(fields, "AuxiliaryAddresses")
+		}
+	}
+}
+
+// noIPv6 returns IPAM's error for an IPv6 range; the driver is not called. Source: moby libnetwork/ipams/windowsipam RequestPool of 25.0.6 and
+// 28.5.2.
+func (e *Engine) noIPv6() string {
+	if versions.LessThan(e.facts.docker, "28") {
+		return "This request is not supported by null ipam driver"
+	}
+	return "this request is not supported by the 'windows' ipam driver"
 }
 
 func orEmpty(m map[string]string) map[string]string {

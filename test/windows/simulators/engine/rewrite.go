@@ -21,7 +21,7 @@ var (
 	ofNetwork   = regexp.MustCompile(`^/networks/[^/]+$`)
 )
 
-// modify makes the answers of the engine beneath those of Windows.
+// modify turns the Linux engine's answers into those of Windows.
 func (e *Engine) modify(r *http.Response) error {
 	e.identify(r.Header)
 	if r.StatusCode != http.StatusOK {
@@ -50,7 +50,7 @@ func (e *Engine) modify(r *http.Response) error {
 	case get && ofImage.MatchString(where):
 		return rewrite(r, e.rewriteImage)
 	case get && where == "/networks":
-		return rewriteList(r, e.rewriteNetwork)
+		return rewriteList(r, e.rewriteNetwork, e.adoptedNetworks()...)
 	case get && ofNetwork.MatchString(where):
 		return rewrite(r, func(v map[string]any) { e.rewriteNetwork(v) })
 	}
@@ -66,7 +66,7 @@ func rewrite(r *http.Response, change func(map[string]any)) error {
 	return encode(r, v)
 }
 
-func rewriteList(r *http.Response, change func(map[string]any) (keep bool)) error {
+func rewriteList(r *http.Response, change func(map[string]any) (keep bool), more ...map[string]any) error {
 	var all []map[string]any
 	if err := decode(r, &all); err != nil {
 		return err
@@ -77,7 +77,7 @@ func rewriteList(r *http.Response, change func(map[string]any) (keep bool)) erro
 			out = append(out, v)
 		}
 	}
-	return encode(r, out)
+	return encode(r, append(out, more...))
 }
 
 func decode(r *http.Response, into any) error {
@@ -100,7 +100,7 @@ func encode(r *http.Response, v any) error {
 	return nil
 }
 
-// rewriteStream changes a stream of values, each as it comes.
+// rewriteStream changes each value of a stream as it arrives.
 func rewriteStream(r *http.Response, change func(map[string]any) any) error {
 	from := r.Body
 	out, in := io.Pipe()
@@ -135,7 +135,7 @@ func (s stream) Close() error {
 	return s.from.Close()
 }
 
-// rewriteContainer shows a container as it was created, with the state that the one beneath has.
+// rewriteContainer shows a container as the client created it, with the state of the Linux container.
 func (e *Engine) rewriteContainer(v map[string]any) {
 	config, _ := v["Config"].(map[string]any)
 	labels, _ := config["Labels"].(map[string]any)
@@ -143,7 +143,7 @@ func (e *Engine) rewriteContainer(v map[string]any) {
 	delete(labels, keptLabel)
 	var k kept
 	if json.Unmarshal([]byte(text), &k) != nil || k.Config == nil || k.Host == nil {
-		return // not made here
+		return // not created by this engine
 	}
 	config["User"], config["WorkingDir"], config["Volumes"] = k.Config.User, k.Config.WorkingDir, k.Config.Volumes
 	if k.Host.NetworkMode == "" {
@@ -186,7 +186,8 @@ func rewriteEvent(v map[string]any) any {
 	return v
 }
 
-// rewriteStats makes the figures those of HCS: 100 ns of CPU, commit and private working set, no cgroups. Source: moby daemon/stats_windows.go.
+// rewriteStats turns Linux statistics into those of HCS: CPU in 100 ns, commit and private working set, no cgroups.
+// Source: moby daemon/stats_windows.go.
 func rewriteStats(v map[string]any) any {
 	number := func(path ...string) uint64 {
 		var at any = v
@@ -215,7 +216,7 @@ func rewriteStats(v map[string]any) any {
 	networks, _ := v["networks"].(map[string]any)
 	out.Networks = map[string]container.NetworkStats{}
 	for name := range networks {
-		out.Networks[strings.ToUpper(name)] = container.NetworkStats{ // HCS has the endpoint's GUID here
+		out.Networks[strings.ToUpper(name)] = container.NetworkStats{ // HCS uses the endpoint's GUID as the key
 			RxBytes: number("networks", name, "rx_bytes"), RxPackets: number("networks", name, "rx_packets"), RxDropped: number("networks", name, "rx_dropped"),
 			TxBytes: number("networks", name, "tx_bytes"), TxPackets: number("networks", name, "tx_packets"), TxDropped: number("networks", name, "tx_dropped"),
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/docker/docker/api/types/versions"
 )
 
-// request is what a client asks for.
+// request is a create request.
 type request struct {
 	engine *Engine
 	*container.Config
@@ -23,13 +23,35 @@ func (q request) hyperv() bool {
 	return q.Host.Isolation.IsHyperV() || q.Host.Isolation.IsDefault() && q.engine.opts.Isolation.IsHyperV()
 }
 
-// rule is one thing that the engine refuses at create. The name is its entry in docs/design/windows-quirks.md.
+// rule is one refusal of the engine at create. The name is its entry in docs/design/windows-quirks.md.
 type rule struct {
 	name, source string
 	check        func(request) error
 }
 
-// when makes a check that refuses with the message of Windows' engine.
+// before28 are the messages of older engines, which report decoding errors as internal errors. Source: moby runconfig/hostconfig_windows.go of
+// 20.10.24 and 25.0.6; dockerd.exe 25.0.6 answers so in the rig.
+var before28 = map[string]string{
+	"isolation":                 `Invalid isolation: %q. Windows supports 'default', 'process', or 'hyperv'`,
+	"shared network and hyperv": "Using the network stack of another container is not supported while using Hyper-V Containers",
+	"real-time CPU":             "Windows does not support CPU real-time period",
+	"privileged":                "Windows does not support privileged mode",
+	"read-only root":            "Windows does not support root filesystem in read-only mode",
+}
+
+// worded returns a rule's refusal in the words of this engine's version.
+func (q request) worded(rule string, err error) error {
+	words, ok := before28[rule]
+	if !ok || !versions.LessThan(q.engine.facts.docker, "28") {
+		return err
+	}
+	if rule == "isolation" {
+		return internal{fmt.Errorf(words, q.Host.Isolation)}
+	}
+	return internal{errors.New(words)}
+}
+
+// when returns a check that refuses with the Windows engine's message.
 func when(bad func(request) bool, message string) func(request) error {
 	return func(q request) error {
 		if bad(q) {
@@ -39,7 +61,7 @@ func when(bad func(request) bool, message string) func(request) error {
 	}
 }
 
-// unsupported makes a check of a resource that Windows names in its refusal.
+// unsupported returns a check of a resource that Windows names in its refusal.
 func unsupported(field string, set func(container.Resources) bool) func(request) error {
 	return when(func(q request) bool { return set(q.Host.Resources) }, "invalid option: Windows does not support "+field)
 }
@@ -49,7 +71,7 @@ const (
 	runconfigWindows  = "moby runconfig/hostconfig_windows.go"
 )
 
-// rules are tried in order; the first that refuses answers 400, as the engine's own order is.
+// rules are tried in the engine's order. The first that refuses answers 400.
 var rules = []rule{
 	{"isolation", runconfigWindows + " validateIsolation", func(q request) error {
 		if i := q.Host.Isolation; !i.IsDefault() && !i.IsProcess() && !i.IsHyperV() {
@@ -89,13 +111,21 @@ var rules = []rule{
 	{"CPU period", platformResources, unsupported("CPUPeriod", func(r container.Resources) bool { return r.CPUPeriod != 0 })},
 	{"CPU set", platformResources, unsupported("CpusetCpus", func(r container.Resources) bool { return r.CpusetCpus != "" })},
 	{"memory set", platformResources, unsupported("CpusetMems", func(r container.Resources) bool { return r.CpusetMems != "" })},
-	{"kernel memory", platformResources, unsupported("KernelMemory", func(r container.Resources) bool { return r.KernelMemory != 0 })},
+	{"kernel memory", platformResources + "; ignored from API 1.42 on", func(q request) error {
+		if q.Host.KernelMemory == 0 || !versions.LessThan(q.engine.facts.api, "1.42") {
+			return nil
+		}
+		return errors.New("invalid option: Windows does not support KernelMemory")
+	}},
 	{"memory reservation", platformResources, unsupported("MemoryReservation", func(r container.Resources) bool { return r.MemoryReservation != 0 })},
 	{"swap", platformResources, unsupported("MemorySwap", func(r container.Resources) bool { return r.MemorySwap != 0 })},
 	{"swappiness", platformResources + " (fixMemorySwappiness lets -1 pass)", unsupported("MemorySwappiness", func(r container.Resources) bool { return r.MemorySwappiness != nil && *r.MemorySwappiness != -1 })},
 	{"OOM kill", platformResources, unsupported("OomKillDisable", func(r container.Resources) bool { return r.OomKillDisable != nil && *r.OomKillDisable })},
 	{"pids limit", platformResources, unsupported("PidsLimit", func(r container.Resources) bool { return r.PidsLimit != nil && *r.PidsLimit != 0 })},
 	{"ulimits", platformResources, unsupported("Ulimits", func(r container.Resources) bool { return len(r.Ulimits) != 0 })},
+	{"restart policy", "moby api/types/container ValidateRestartPolicy", restartRule},
+	{"log driver", "moby daemon/logger/plugin.go", logRule},
+	{"capabilities", "moby oci/caps/utils.go NormalizeLegacyCapabilities, from 20.10 on: Windows has none", capabilityRule},
 	{"mounts", "moby volume/mounts/windows_parser.go; single files: moby/moby#30555", mountRule},
 }
 
@@ -120,13 +150,45 @@ func sharedNetworkOptions(q request) error {
 	return nil
 }
 
+func restartRule(q request) error {
+	if name := q.Host.RestartPolicy.Name; !slices.Contains([]container.RestartPolicyMode{"", "no", "always", "on-failure", "unless-stopped"}, name) {
+		return fmt.Errorf("invalid restart policy: unknown policy '%s'; use one of 'no', 'always', 'on-failure', or 'unless-stopped'", name)
+	}
+	return nil
+}
+
+func logRule(q request) error {
+	if name := q.Host.LogConfig.Type; name != "" && name != "none" && !slices.Contains(logDrivers, name) {
+		return fmt.Errorf("error looking up logging plugin %s: plugin %q not found", name, name)
+	}
+	return nil
+}
+
+func capabilityRule(q request) error {
+	if versions.LessThan(q.engine.facts.docker, "20.10") {
+		return nil
+	}
+	for _, list := range []struct {
+		field string
+		names []string
+	}{{"CapAdd", q.Host.CapAdd}, {"CapDrop", q.Host.CapDrop}} {
+		for _, name := range list.names {
+			if name = strings.ToUpper(name); name != "ALL" {
+				return fmt.Errorf("invalid %s: unknown capability: %q", list.field, "CAP_"+strings.TrimPrefix(name, "CAP_"))
+			}
+		}
+	}
+	return nil
+}
+
+// portRule refuses port ranges: each binding becomes a policy, so that a port may have several.
 func portRule(q request) error {
 	for _, bindings := range q.Host.PortBindings {
-		if len(bindings) > 1 {
-			//lint:ignore ST1005 the engine's words
-			return errors.New("Windows does not support more than one host port in NAT settings")
-		}
 		for _, binding := range bindings {
+			if first, last, isRange := strings.Cut(binding.HostPort, "-"); isRange && first != last {
+				//lint:ignore ST1005 the engine's words
+				return errors.New("Windows does not support more than one host port in NAT settings")
+			}
 			if binding.HostIP != "" && binding.HostIP != "0.0.0.0" {
 				//lint:ignore ST1005 the engine's words
 				return errors.New("Windows does not support host IP addresses in NAT settings")
@@ -136,7 +198,7 @@ func portRule(q request) error {
 	return nil
 }
 
-// startRules are what create accepts and start refuses.
+// startRules are accepted at create and refused at start.
 var startRules = []rule{
 	{"NAT ports", "moby libnetwork/drivers/windows/windows.go ConvertPortBindings", portRule},
 	{"security options", "moby daemon/oci_windows.go setWindowsCredentialSpec", securityRule},
@@ -158,7 +220,7 @@ func securityRule(q request) error {
 		if !ok || rest == "" || !slices.Contains([]string{"file", "registry", "raw"}, strings.ToLower(scheme)) {
 			return errors.New("invalid credential spec security option - value must be prefixed by 'file://', 'registry://', or 'raw://' followed by a non-empty value")
 		}
-		if strings.EqualFold(scheme, "raw") && versions.LessThan(q.engine.facts.api, "1.40") { // 19.03 brought it: moby/moby#38777
+		if strings.EqualFold(scheme, "raw") && versions.LessThan(q.engine.facts.api, "1.40") { // needs 19.03: moby/moby#38777
 			return errors.New("invalid credential spec security option - value must be prefixed file:// or registry:// followed by a value")
 		}
 		if err := q.credentialSpec(strings.ToLower(scheme), rest); err != nil {
@@ -168,7 +230,7 @@ func securityRule(q request) error {
 	return nil
 }
 
-// credentialSpec reads a credential spec as the engine does, when the container starts. Those before 19.03 make the whole option lower case.
+// credentialSpec reads a credential spec as the engine does at container start. Engines before 19.03 convert the whole option to lower case.
 func (q request) credentialSpec(scheme, name string) error {
 	switch scheme {
 	case "file": // moby daemon/oci_windows.go readCredentialSpecFile
@@ -189,8 +251,8 @@ func (q request) credentialSpec(scheme, name string) error {
 	return nil
 }
 
-// unheeded names the fields that Windows' engine takes and does nothing with: no code under its _windows.go files reads them. A client
-// that sets one asks for something that it will not get.
+// unheeded returns the fields that the Windows engine accepts and ignores: no code in its _windows.go files reads them. A client that
+// sets one does not get what it asks for.
 func unheeded(h *container.HostConfig) (fields []string) {
 	for _, f := range []struct {
 		name string

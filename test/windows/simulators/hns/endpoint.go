@@ -32,12 +32,18 @@ func (h *HNS) createEndpoint(n *Network, e *Endpoint) error {
 	if err := h.v().checkPolicies("endpoint", e.Policies); err != nil {
 		return err
 	}
+	if err := h.checkMappings(n, e); err != nil {
+		return err
+	}
 	if e.remote() {
 		if err := h.checkRemote(n, e); err != nil {
 			return err
 		}
 	}
 	if err := h.assign(n, e); err != nil {
+		return err
+	}
+	if err := n.lend(e); err != nil {
 		return err
 	}
 	if e.MacAddress == "" {
@@ -50,8 +56,32 @@ func (h *HNS) createEndpoint(n *Network, e *Endpoint) error {
 	return nil
 }
 
-// checkRemote: endpoints of other hosts are of bridge and overlay networks, and an overlay must know the host that has it (upstream's
-// proxier.go, syncProxyRules, gives the address of the own node to those outside of the cluster).
+// checkMappings allows each host port only once per network (hcsshim hcn/hcnerrors_test.go TestEndpointAlreadyExistsError:
+// IsPortAlreadyExistsError).
+func (h *HNS) checkMappings(n *Network, e *Endpoint) error {
+	for _, other := range h.endpoints {
+		for _, have := range mappings(other) {
+			for _, want := range mappings(e) {
+				if other.HostComputeNetwork == n.ID && have.Protocol == want.Protocol && have.ExternalPort == want.ExternalPort && have.VIP == want.VIP && want.ExternalPort != 0 {
+					return fail(PortExists, "port %d of the host is mapped to endpoint %s", want.ExternalPort, other.ID)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func mappings(e *Endpoint) (out []portMappingPolicy) {
+	for _, p := range e.Policies {
+		if s, ok := find[portMappingPolicy]([]Policy{p}, "PortMapping"); ok {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// checkRemote allows remote endpoints only in bridge and overlay networks. An overlay must also know the endpoint's host (upstream's
+// proxier.go, syncProxyRules, uses the own node's address for endpoints outside the cluster).
 func (h *HNS) checkRemote(n *Network, e *Endpoint) error {
 	if !networkTypes[n.Type].remote {
 		return fail(Unsupported, "a remote endpoint in a network of type %s", n.Type)
@@ -66,7 +96,7 @@ func (h *HNS) checkRemote(n *Network, e *Endpoint) error {
 	return nil
 }
 
-// assign checks the addresses of an endpoint, or takes a free one of the first subnet.
+// assign checks the addresses of an endpoint, or allocates one from the first subnet.
 func (h *HNS) assign(n *Network, e *Endpoint) error {
 	if len(e.IpConfigurations) == 0 {
 		return h.allocate(n, e)
@@ -104,8 +134,43 @@ func (h *HNS) assign(n *Network, e *Endpoint) error {
 	return nil
 }
 
-// checkFree: an address is there once in a network (kubernetes/kubernetes#74766, 0x1392). HNS of Server 2019 and 2022 lets a remote endpoint
-// take a local one's address (upstream winkernel/hns.go, getAllEndpointsByNetwork), but no local one that of a remote
+// lend gives a local endpoint without a gateway that of its subnet. Source: moby libnetwork/drivers/windows/windows.go CreateEndpoint, which sets
+// none and uses the one in HNS's answer. 0.0.0.0 means no gateway (microsoft/SDN, start-kubelet.ps1: the host's endpoint).
+func (n *Network) lend(e *Endpoint) error {
+	for _, r := range e.Routes {
+		if _, err := netip.ParseAddr(r.NextHop); err != nil {
+			return fail(InvalidIP, "NextHop is %q", r.NextHop)
+		}
+	}
+	for _, config := range e.IpConfigurations {
+		addr, err := netip.ParseAddr(config.IpAddress)
+		if err != nil || e.remote() {
+			continue
+		}
+		all := "0.0.0.0/0"
+		if addr.Is6() {
+			all = "::/0"
+		}
+		subnet, inside := n.subnetOf(addr)
+		if gateway, ok := subnet.gateway(); inside && ok && e.gateway(all) == "" {
+			e.Routes = append(e.Routes, Route{NextHop: gateway.String(), DestinationPrefix: all})
+		}
+	}
+	return nil
+}
+
+// gateway returns the next hop of an endpoint's default route, or "" if it has none.
+func (e *Endpoint) gateway(all string) string {
+	for _, r := range e.Routes {
+		if r.DestinationPrefix == all {
+			return r.NextHop
+		}
+	}
+	return ""
+}
+
+// checkFree refuses an address that is already used in the network (kubernetes/kubernetes#74766, 0x1392). HNS of Server 2019 and 2022 allows
+// a remote endpoint with a local one's address (upstream winkernel/hns.go, getAllEndpointsByNetwork), but not the reverse
 // (kubernetes/kubernetes#130963).
 func (h *HNS) checkFree(n *Network, e *Endpoint, addr netip.Addr) error {
 	for _, other := range h.endpoints {
@@ -136,9 +201,9 @@ func (n *Network) subnetOf(addr netip.Addr) (Subnet, bool) {
 	return Subnet{}, false
 }
 
-// allocate gives a local endpoint the lowest free address of the first subnet: not the network's, not the gateway's, and not .1, which HNS
-// reserves (microsoft/SDN, Kubernetes/windows: pods' gateway on an l2bridge network is .2). Networks without subnets (DHCP, Private) give
-// none.
+// allocate assigns a local endpoint the lowest free address of the first subnet. It skips the network address, the gateway and .1, which
+// HNS reserves (microsoft/SDN, Kubernetes/windows: pods' gateway on an l2bridge network is .2). Networks without subnets (DHCP, Private)
+// assign none.
 func (h *HNS) allocate(n *Network, e *Endpoint) error {
 	for _, s := range n.subnets() {
 		prefix, err := netip.ParsePrefix(s.IpAddressPrefix)
@@ -158,7 +223,7 @@ func (h *HNS) allocate(n *Network, e *Endpoint) error {
 	return nil
 }
 
-// broadcast is the highest address of an IPv4 prefix; IPv6 has none.
+// broadcast returns the highest address of an IPv4 prefix; IPv6 has none.
 func broadcast(prefix netip.Prefix) netip.Addr {
 	if !prefix.Addr().Is4() {
 		return netip.Addr{}
@@ -170,7 +235,7 @@ func broadcast(prefix netip.Prefix) netip.Addr {
 	return netip.AddrFrom4(a)
 }
 
-// freeMAC is the lowest free address of the network's pool.
+// freeMAC returns the lowest free address of the network's pool.
 func (h *HNS) freeMAC(n *Network) string {
 	start := strings.ReplaceAll(n.MacPool.Ranges[0].StartMacAddress, ":", "-")
 	head := start[:strings.LastIndexByte(start, '-')-3]
@@ -182,8 +247,8 @@ func (h *HNS) freeMAC(n *Network) string {
 	}
 }
 
-// dropEndpoint removes an endpoint, also from its namespace. Load balancers keep its ID: nothing stops a caller from deleting an endpoint
-// that one refers to, and its service breaks (kubernetes/kubernetes#76316).
+// dropEndpoint removes an endpoint, also from its namespace. Load balancers keep its ID: HNS lets callers delete an endpoint in use,
+// which breaks the service (kubernetes/kubernetes#76316).
 func (h *HNS) dropEndpoint(e *Endpoint) {
 	for _, ns := range h.namespaces {
 		ns.Resources = slices.DeleteFunc(ns.Resources, func(r Resource) bool { return r.Type == "Endpoint" && strings.EqualFold(r.Data.ID, e.ID) })
@@ -192,7 +257,7 @@ func (h *HNS) dropEndpoint(e *Endpoint) {
 	h.hostAttached(e, false)
 }
 
-// hostAttached tells the host's IP stack of the adapter of an endpoint in the host's own compartment.
+// hostAttached reports the adapter of an endpoint in the host's own compartment to the host's IP stack.
 func (h *HNS) hostAttached(e *Endpoint, added bool) {
 	i := slices.Index(e.attached, "host")
 	if added == (i >= 0) {

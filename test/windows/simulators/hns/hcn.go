@@ -1,16 +1,19 @@
 package hns
 
 import (
+	"encoding/json"
 	"regexp"
 	"strconv"
 	"strings"
 )
 
-// handle is what HcnOpen and HcnCreate give.
+// handle is what HcnOpen and HcnCreate return.
 type handle struct{ kind, id string }
 
-// kind is what the Hcn functions do with one kind of object.
+// kind implements the Hcn functions for one kind of object.
 type kind struct {
+	object, modification string // document names in the schema
+
 	list   func(h *HNS) []attributes
 	get    func(h *HNS, id string) (any, error)
 	create func(h *HNS, parent, id, settings string) error
@@ -18,13 +21,13 @@ type kind struct {
 	remove func(h *HNS, id string) error
 }
 
-// attributes are what a query may filter by. hcsshim filters by ID, Name and, for endpoints, VirtualNetwork, the name of HNS v1
-// (hcnendpoint.go, ListEndpointsOfNetwork); other filters are not known to work.
+// attributes are the filters of a query. hcsshim filters by ID, Name and, for endpoints, VirtualNetwork, the name in HNS v1
+// (hcnendpoint.go, ListEndpointsOfNetwork). No source shows that other filters work.
 type attributes struct{ ID, Name, VirtualNetwork string }
 
 const zeroGUID = "00000000-0000-0000-0000-000000000000"
 
-// created decodes the settings of a new object, whose ID is asked unless that is zero.
+// created decodes the settings of a new object. asked is the requested ID; zero means that HNS chooses one.
 func created(settings, asked string, into any, id *string, version *Version) error {
 	if err := decode(settings, into); err != nil {
 		return err
@@ -35,8 +38,32 @@ func created(settings, asked string, into any, id *string, version *Version) err
 	return version.v2()
 }
 
+// createdBy is created for networks and endpoints. A document without SchemaVersion has version 1, which these functions accept too (hcsshim
+// hcn/hcnv1schema_test.go, TestV1Network and TestV1Endpoint).
+func createdBy[V1 any, P interface {
+	*V1
+	v2() (*T, error)
+}, T any](settings, asked string, into *T, of func(*T) (*string, *Version)) (*T, error) {
+	var head struct{ SchemaVersion *Version }
+	if err := json.Unmarshal([]byte(settings), &head); err != nil || head.SchemaVersion != nil {
+		id, version := of(into)
+		return into, created(settings, asked, into, id, version)
+	}
+	var in V1
+	if err := decode(settings, &in); err != nil {
+		return nil, err
+	}
+	out, err := P(&in).v2()
+	if err == nil && asked != zeroGUID {
+		id, _ := of(out)
+		*id = asked
+	}
+	return out, err
+}
+
 var kinds = map[string]kind{
 	"Network": {
+		object: "HostComputeNetwork", modification: "ModifyNetworkSettingRequest",
 		list: func(h *HNS) (out []attributes) {
 			for _, n := range h.networks {
 				out = append(out, attributes{ID: n.ID, Name: n.Name})
@@ -45,8 +72,8 @@ var kinds = map[string]kind{
 		},
 		get: func(h *HNS, id string) (any, error) { return h.network(id) },
 		create: func(h *HNS, _, id, settings string) error {
-			n := &Network{}
-			if err := created(settings, id, n, &n.ID, &n.SchemaVersion); err != nil {
+			n, err := createdBy[v1Network](settings, id, &Network{}, func(n *Network) (*string, *Version) { return &n.ID, &n.SchemaVersion })
+			if err != nil {
 				return err
 			}
 			return h.createNetwork(n)
@@ -61,6 +88,7 @@ var kinds = map[string]kind{
 		remove: (*HNS).deleteNetwork,
 	},
 	"Endpoint": {
+		object: "HostComputeEndpoint", modification: "ModifyEndpointSettingRequest",
 		list: func(h *HNS) (out []attributes) {
 			for _, e := range h.endpoints {
 				out = append(out, attributes{ID: e.ID, Name: e.Name, VirtualNetwork: e.HostComputeNetwork})
@@ -73,8 +101,8 @@ var kinds = map[string]kind{
 			if err != nil {
 				return err
 			}
-			e := &Endpoint{}
-			if err := created(settings, id, e, &e.ID, &e.SchemaVersion); err != nil {
+			e, err := createdBy[v1Endpoint](settings, id, &Endpoint{}, func(e *Endpoint) (*string, *Version) { return &e.ID, &e.SchemaVersion })
+			if err != nil {
 				return err
 			}
 			return h.createEndpoint(n, e)
@@ -95,6 +123,7 @@ var kinds = map[string]kind{
 		},
 	},
 	"LoadBalancer": {
+		object: "HostComputeLoadBalancer", modification: "HostComputeLoadBalancer",
 		list: func(h *HNS) (out []attributes) {
 			for _, l := range h.loadBalancers {
 				out = append(out, attributes{ID: l.ID})
@@ -119,6 +148,7 @@ var kinds = map[string]kind{
 		remove: (*HNS).deleteLoadBalancer,
 	},
 	"SdnRoute": {
+		object: "HostComputeRoute",
 		list: func(h *HNS) (out []attributes) {
 			for _, r := range h.routes {
 				out = append(out, attributes{ID: r.ID})
@@ -137,6 +167,7 @@ var kinds = map[string]kind{
 		remove: (*HNS).deleteRoute,
 	},
 	"Namespace": {
+		object: "HostComputeNamespace", modification: "ModifyNamespaceSettingRequest",
 		list: func(h *HNS) (out []attributes) {
 			for _, n := range h.namespaces {
 				out = append(out, attributes{ID: n.ID})
@@ -172,7 +203,7 @@ func modified(settings string, apply func(modification) error) error {
 
 var hcnFunction = regexp.MustCompile(`^Hcn(Enumerate|Create|Open|Modify|Query|Delete|Close)(Network|Endpoint|LoadBalancer|SdnRoute|Namespace)(s|Properties)?$`)
 
-// hcn does one function of computenetwork.dll. Handles travel as decimal numbers, GUIDs in their text form.
+// hcn executes a function of computenetwork.dll. Handles are passed as decimal numbers, GUIDs as text.
 func (h *HNS) hcn(function string, args []string) (string, error) {
 	match := hcnFunction.FindStringSubmatch(function)
 	if match == nil {
@@ -206,7 +237,11 @@ func (h *HNS) hcn(function string, args []string) (string, error) {
 	}
 	switch verb {
 	case "Modify":
-		return "", k.modify(h, open.id, args[1])
+		settings, err := h.bySchema(k.modification, args[1])
+		if err != nil {
+			return "", err
+		}
+		return "", k.modify(h, open.id, settings)
 	case "Query":
 		return h.properties(k, open.id, args[1])
 	}
@@ -222,6 +257,10 @@ func (h *HNS) create(name string, k kind, args []string) (string, error) {
 			return "", err
 		}
 		parent, id, settings = network.id, args[1], args[2]
+	}
+	settings, err := h.bySchema(k.object, settings)
+	if err != nil {
+		return "", err
 	}
 	if err := k.create(h, parent, id, settings); err != nil {
 		return "", err
@@ -245,7 +284,7 @@ func (h *HNS) held(name, text string) (uint64, handle, error) {
 	return number, open, nil
 }
 
-// enumerate lists the IDs of what the query selects.
+// enumerate returns the IDs of the objects that match the query.
 func (h *HNS) enumerate(k kind, text string) (string, error) {
 	var q query
 	if text == "" {
@@ -272,7 +311,7 @@ func (h *HNS) enumerate(k kind, text string) (string, error) {
 			ids = append(ids, a.ID)
 		}
 	}
-	return encode(ids), nil
+	return encode(disordered(h, ids)), nil
 }
 
 func (a attributes) match(filter map[string]string) (bool, error) {
@@ -307,6 +346,12 @@ func (h *HNS) properties(k kind, id, text string) (string, error) {
 	object, err := k.get(h, id)
 	if err != nil {
 		return "", err
+	}
+	switch o := object.(type) {
+	case *Network:
+		h.settle(o)
+	case *LoadBalancer:
+		object = h.answered(*o)
 	}
 	return encode(object), nil
 }

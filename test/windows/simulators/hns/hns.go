@@ -1,15 +1,16 @@
 // Package hns simulates the Host Networking Service of Windows: networks, endpoints, load balancers, routes, namespaces and their policies,
-// as HNSCall (vmcompute.dll) and the Hcn functions (computenetwork.dll) see them. It is stateful and strict, logs every call, can crash,
-// restart and lose what HNS loses at a reboot, and prints itself as text.
+// through HNSCall (vmcompute.dll) and the Hcn functions (computenetwork.dll). It is stateful and strict, logs every call, can crash and
+// restart, loses what HNS loses at a reboot, and prints its state as text.
 //
 //	hcsshim, hnslib --> shim DLLs --> HNS.Call --> state, calls.Log
 //
-// What Microsoft documents, hcsshim declares or an issue reports is cited at each rule. Where nothing says what HNS does, the simulator
-// refuses rather than guesses: it is stricter than Windows, so that a green run says more; it never says that Windows accepts a call.
+// Each rule cites Microsoft's documentation, hcsshim or an issue. Where no source describes HNS, the simulator refuses instead of
+// guessing. It is stricter than Windows, so that a green run proves more, but never that Windows accepts a call.
 package hns
 
 import (
 	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -19,27 +20,35 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
-// Options describe the host.
+// Options describe the simulated host.
 type Options struct {
-	Build    int      // of Windows: 14393, 17763, 20348 or 26100
-	Adapters []string // network adapters that external networks may use; none: "Ethernet"
+	Build    int      // the Windows build: 14393, 17763, 20348 or 26100
+	Adapters []string // network adapters for external networks; default: "Ethernet"
 	Log      *calls.Log
-	// OnAdapter receives the host's virtual adapters that networks and endpoints add and remove; it may be nil. It is called with
-	// the simulator's lock held.
+	// OnAdapter is called with the host's virtual adapters that networks and endpoints add and remove, with the simulator's lock
+	// held. Nil is allowed.
 	OnAdapter func(name string, added bool, addresses []netip.Prefix)
-	// Address is what the host has on its network adapters, from which overlay networks tunnel; the zero Addr: HNS does not find it. nil: overlay
-	// networks are never finished. It is called with the simulator's lock held.
+	// Address returns the address of the host's network adapters, from which overlay networks tunnel. With the zero Addr HNS does not find it.
+	// With nil, overlay networks never become ready. It is called with the simulator's lock held.
 	Address func() netip.Addr
+	// DropsNewer silently drops settings newer than the build's schema, as HNS does with some of them. Otherwise they are refused.
+	DropsNewer bool
+	// Contrary makes HNS use its freedom: lists come in a different order each time, and HNS's own additions to a new object are delayed. The
+	// value seeds the order. 0 means creation order, and complete objects.
+	Contrary uint64
 }
 
-// HNS is one simulated service. It is safe for concurrent use.
+// HNS is the simulated service. It is safe for concurrent use.
 type HNS struct {
 	build     int
-	version   *Version // nil: HNS v1 only
+	version   *Version // nil means HNS v1 only
 	adapters  []string
 	log       *calls.Log
 	onAdapter func(string, bool, []netip.Prefix)
 	address   func() netip.Addr
+	schema    Version // of the documents
+	drops     bool
+	order     *rand.Rand // nil means creation order
 
 	mu              sync.Mutex
 	subscribers     map[chan uint32]bool
@@ -57,7 +66,7 @@ type HNS struct {
 	lastCompartment uint32
 }
 
-// New returns a service that runs and has nothing.
+// New returns a running service without objects.
 func New(o Options) *HNS {
 	if len(o.Adapters) == 0 {
 		o.Adapters = []string{"Ethernet"}
@@ -70,10 +79,14 @@ func New(o Options) *HNS {
 	if v, ok := versions[o.Build]; ok {
 		h.version = &v
 	}
+	h.schema, h.drops = schemaOf(o.Build), o.DropsNewer
+	if o.Contrary != 0 {
+		h.order = rand.New(rand.NewPCG(o.Contrary, 0))
+	}
 	return h
 }
 
-// v is the version, 0.0 where there is none.
+// v returns the version, or 0.0 if there is none.
 func (h *HNS) v() Version {
 	if h.version == nil {
 		return Version{}
@@ -81,10 +94,10 @@ func (h *HNS) v() Version {
 	return *h.version
 }
 
-// V2 says whether this Windows has computenetwork.dll at all.
+// V2 reports whether this Windows has computenetwork.dll.
 func (h *HNS) V2() bool { return h.version != nil }
 
-// Crash ends the service: every call fails until Start. Its state stays.
+// Crash stops the service: every call fails until Start. Its state is kept.
 func (h *HNS) Crash() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -94,10 +107,10 @@ func (h *HNS) Crash() {
 	clear(h.subscribers)
 }
 
-// Start begins the service again after a Crash. Networks are kept in HNS.data and come back, unless made with EnableNonPersistent
-// (Microsoft's schema, network flag 8). Load balancers and remote endpoints come back where HNS restores them (the rehydration of
-// kubernetes/kubernetes#139519: here from HNS 15 on); before, endpoints are gone (projectcalico/calico#5164, Server 2022) and load balancers
-// with them.
+// Start starts the service after a Crash. Networks are kept in HNS.data and reappear, unless they have EnableNonPersistent (Microsoft's
+// schema, network flag 8). Load balancers and remote endpoints reappear if HNS restores them (the rehydration of
+// kubernetes/kubernetes#139519: here from HNS 15 on). Older versions lose endpoints (projectcalico/calico#5164, Server 2022), and load
+// balancers with them.
 func (h *HNS) Start() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -109,17 +122,17 @@ func (h *HNS) Start() {
 	h.forgetNetworks()
 }
 
-// Restores says whether endpoints outlive a crash of this HNS.
+// Restores reports whether endpoints survive a crash of this HNS.
 func (h *HNS) Restores() bool { return h.v().atLeast(15, 0) }
 
-// Restart is a Crash and a Start.
+// Restart crashes and starts the service.
 func (h *HNS) Restart() {
 	h.Crash()
 	h.Start()
 }
 
-// Reboot restarts the host: endpoints, load balancers, routes and namespaces are gone; persistent networks are there again, with their
-// adapters and the host's addresses on them.
+// Reboot restarts the host: endpoints, load balancers, routes and namespaces are lost. Persistent networks reappear with their
+// adapters and the host's addresses.
 func (h *HNS) Reboot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -149,21 +162,21 @@ func (h *HNS) forgetNetworks() {
 			continue
 		}
 		if err := h.deleteNetwork(n.ID); err != nil {
-			panic(err) // it is in the list
+			panic(err) // the network is in the list
 		}
 	}
 }
 
-// Call is what the shims ask: a function by its name in the DLL, its arguments as text. It returns the HRESULT, the value that the
-// function gives (a handle, a document) and the error record.
+// Call serves the shims: function is its name in the DLL, and arguments are text. It returns the HRESULT, the function's value (a
+// handle or document) and the error record.
 func (h *HNS) Call(function string, args []string) (result Result, value, record string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	value, err := h.dispatch(function, args)
 	f := resultOf(err)
 	if function == "HNSCall" && h.version == nil && err != nil && h.running {
-		// HNS of Server 2016 returns S_OK and a document that says what failed (docker/for-win#726, moby/moby#33880: "HNS failed with error :
-		// The object already exists."), later ones the HRESULT ("hnsCall failed in Win32: ...", kubernetes/kubernetes#74766).
+		// HNS of Server 2016 returns S_OK and a document with the error (docker/for-win#726, moby/moby#33880: "HNS failed with error : The
+		// object already exists."), later versions the HRESULT ("hnsCall failed in Win32: ...", kubernetes/kubernetes#74766).
 		value = f.record()
 	}
 	h.log.Add(calls.Call{Service: "hns", Function: function, Args: args, Result: uint32(f.code), Detail: f.detail, Unknown: f.unknown})
@@ -192,7 +205,7 @@ func (h *HNS) dispatch(function string, args []string) (string, error) {
 	return h.hcn(function, args)
 }
 
-// OpenHandles says how many handles callers hold.
+// OpenHandles returns the number of open handles.
 func (h *HNS) OpenHandles() int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -201,17 +214,28 @@ func (h *HNS) OpenHandles() int {
 
 var guidPattern = regexp.MustCompile(`^[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}$`)
 
-// identify gives a new object an ID: the one that it asks for if that is free, else the next. The same calls get the same IDs in each run.
+// disordered shuffles a list if Options.Contrary is set.
+func disordered[T any](h *HNS, list []T) []T {
+	if h.order != nil {
+		h.order.Shuffle(len(list), func(i, j int) { list[i], list[j] = list[j], list[i] })
+	}
+	return list
+}
+
+// identify assigns an ID to a new object: the requested one if it is free, otherwise the next one. IDs contain letters, because case matters to
+// clients that compare text. The same calls get the same IDs in each run. The Hcn functions always return IDs in lower case, HNSCall in upper case
+// (projectcalico/calico#8465: one load balancer by both).
 func (h *HNS) identify(id *string, kind string) error {
 	if *id == "" {
 		h.lastGUID++
 		number := map[string]int{"network": 1, "endpoint": 2, "loadbalancer": 3, "route": 4, "namespace": 5}[kind]
-		*id = fmt.Sprintf("%08x-0000-4000-8000-%012x", h.lastGUID, number)
+		*id = fmt.Sprintf("%08x-0000-4bea-8cad-%012x", h.lastGUID, number)
 		return nil
 	}
 	if !guidPattern.MatchString(*id) {
 		return fail(InvalidGUID, "ID is %q", *id)
 	}
+	*id = strings.ToLower(*id)
 	_, network := h.network(*id)
 	_, endpoint := h.endpoint(*id)
 	_, loadBalancer := h.loadBalancer(*id)
@@ -239,7 +263,8 @@ func (h *HNS) endpoint(id string) (*Endpoint, error) {
 	return nil, fail(EndpointNotFound, "endpoint %s", id)
 }
 
-// Load balancers, routes and namespaces that are not there are "Element not found" (antrea-io/antrea#2301, a namespace).
+// For missing load balancers, routes and namespaces HNS returns "Element not found" (antrea-io/antrea#2301, a
+// namespace).
 func (h *HNS) loadBalancer(id string) (*LoadBalancer, error) {
 	if i := slices.IndexFunc(h.loadBalancers, func(l *LoadBalancer) bool { return strings.EqualFold(l.ID, id) }); i >= 0 {
 		return h.loadBalancers[i], nil

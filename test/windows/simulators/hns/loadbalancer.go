@@ -12,7 +12,7 @@ const (
 	ilb, localRoutedVIP, useMux, preserveDIP, externalIPVIP = 1, 2, 4, 8, 16
 )
 
-// checkLoadBalancer refuses what HNS cannot serve. self is the load balancer that is modified, if any.
+// checkLoadBalancer refuses what HNS cannot serve. self is the ID of the modified load balancer, if any.
 func (h *HNS) checkLoadBalancer(lb *LoadBalancer, self string) error {
 	if lb.Flags&^(dsr|ipv6) != 0 {
 		return unknown(InvalidParameter, "Flags are %d", lb.Flags)
@@ -46,8 +46,8 @@ func (h *HNS) checkLoadBalancer(lb *LoadBalancer, self string) error {
 	return nil
 }
 
-// checkReferences: the endpoints exist and are of one network, which is the load balancer's (HostComputeNetwork in Get-HnsPolicyList,
-// projectcalico/calico#8465).
+// checkReferences requires that the endpoints exist and belong to one network, the load balancer's (HostComputeNetwork in
+// Get-HnsPolicyList, projectcalico/calico#8465).
 func (h *HNS) checkReferences(lb *LoadBalancer) error {
 	for i, id := range lb.HostComputeEndpoints {
 		e, err := h.endpoint(id)
@@ -79,7 +79,7 @@ func (h *HNS) checkPort(lb *LoadBalancer, p *PortMapping, self string) error {
 		return unknown(InvalidParameter, "DistributionType is %d", p.DistributionType)
 	}
 	if !h.v().supports("SessionAffinity") {
-		// Upstream's proxy asks for it on Server 2019 too, and only logs that it is not supported (proxier.go, syncProxyRules).
+		// Upstream's proxy sets it on Server 2019 too, and only logs that it is not supported (proxier.go, syncProxyRules).
 		p.DistributionType = 0
 	}
 	for _, other := range h.loadBalancers {
@@ -88,11 +88,12 @@ func (h *HNS) checkPort(lb *LoadBalancer, p *PortMapping, self string) error {
 		}) {
 			continue
 		}
-		// Without VIP the port of the host itself is taken, which can be taken once (microsoft/hcsshim#1043, kubernetes/community#8883).
+		// Without a VIP the load balancer takes the host's own port, which only one can have (microsoft/hcsshim#1043,
+		// kubernetes/community#8883).
 		if len(lb.FrontendVIPs) == 0 && len(other.FrontendVIPs) == 0 {
 			return fail(PortExists, "port %d is there", p.ExternalPort)
 		}
-		// The same front twice: kubernetes/kubernetes#139519.
+		// The same front twice is refused: kubernetes/kubernetes#139519.
 		if i := slices.IndexFunc(lb.FrontendVIPs, func(vip string) bool { return slices.Contains(other.FrontendVIPs, vip) }); i >= 0 {
 			return fail(AlreadyExists, "front %s:%d is there", lb.FrontendVIPs[i], p.ExternalPort)
 		}
@@ -111,7 +112,7 @@ func (h *HNS) createLoadBalancer(lb *LoadBalancer) error {
 	return nil
 }
 
-// modifyLoadBalancer replaces the whole load balancer under its ID. HNS before 15.5 does not implement it (hnslib hcnglobals.go; upstream's
+// modifyLoadBalancer replaces the whole load balancer with that ID. HNS before 15.5 does not implement it (hnslib hcnglobals.go; upstream's
 // handleUpdateLoadbalancerFailure expects E_NOTIMPL).
 func (h *HNS) modifyLoadBalancer(lb *LoadBalancer, settings string) error {
 	if !h.v().supports("ModifyLoadBalancer") {
@@ -135,7 +136,27 @@ func (h *HNS) modifyLoadBalancer(lb *LoadBalancer, settings string) error {
 	return nil
 }
 
-// deleteLoadBalancer fails for one whose network is gone (moby/libnetwork#2620, Server 2019).
+// answered returns a load balancer as HNS reports it. Upstream's proxy converts the IDs of endpoints and those in load balancers to upper case
+// before it compares them (winkernel/hns.go, hashEndpoints). No documented schema has the flag for external addresses, so that an HNS that drops
+// unknown settings drops it.
+func (h *HNS) answered(lb LoadBalancer) *LoadBalancer {
+	if h.order != nil {
+		lb.HostComputeEndpoints = slices.Clone(lb.HostComputeEndpoints)
+		for i, id := range lb.HostComputeEndpoints {
+			lb.HostComputeEndpoints[i] = strings.ToUpper(id)
+		}
+		disordered(h, lb.HostComputeEndpoints)
+	}
+	if h.drops {
+		lb.PortMappings = slices.Clone(lb.PortMappings)
+		for i := range lb.PortMappings {
+			lb.PortMappings[i].Flags &^= externalIPVIP
+		}
+	}
+	return &lb
+}
+
+// deleteLoadBalancer fails if the network is gone (moby/libnetwork#2620, Server 2019).
 func (h *HNS) deleteLoadBalancer(id string) error {
 	lb, err := h.loadBalancer(id)
 	if err != nil {
@@ -181,7 +202,7 @@ func (h *HNS) createRoute(r *SDNRoute) error {
 	return nil
 }
 
-// namespaceTypes of hcsshim's hcnnamespace.go.
+// namespaceTypes are those in hcsshim's hcnnamespace.go.
 var namespaceTypes = []string{"Host", "HostDefault", "Guest", "GuestDefault"}
 
 func (h *HNS) createNamespace(ns *Namespace) error {
@@ -200,7 +221,7 @@ func (h *HNS) createNamespace(ns *Namespace) error {
 	return nil
 }
 
-// modifyNamespace adds an endpoint or a container, or removes it. A remote endpoint has no place in a namespace.
+// modifyNamespace adds or removes an endpoint or a container. Remote endpoints cannot be in a namespace.
 func (h *HNS) modifyNamespace(ns *Namespace, m modification) error {
 	var settings struct {
 		EndpointId, ContainerId string `json:",omitempty"`

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// networkTypes are HNS' kinds of networks and what each needs. "hcn-json-document-schemas" and hcsshim's hcnnetwork.go name them; Internal
-// is known to HNS v1 (Docker's "internal" driver).
+// networkTypes are HNS's network types and their requirements. "hcn-json-document-schemas" and hcsshim's hcnnetwork.go name them; HNS v1
+// knows Internal (Docker's "internal" driver).
 var networkTypes = map[string]struct {
-	external bool // on a network adapter of the host
-	remote   bool // may have endpoints of other hosts
+	external bool // uses a network adapter of the host
+	remote   bool // may have remote endpoints
 }{
 	"NAT": {}, "ICS": {}, "Internal": {}, "Private": {},
 	"Transparent": {external: true},
@@ -48,6 +48,9 @@ func (h *HNS) createNetwork(n *Network) error {
 	if err := h.v().checkPolicies("network", n.Policies); err != nil {
 		return err
 	}
+	if n.Type == "NAT" {
+		h.chooseSubnet(n)
+	}
 	if err := h.checkSubnets(n); err != nil {
 		return err
 	}
@@ -63,7 +66,10 @@ func (h *HNS) createNetwork(n *Network) error {
 		index := len(h.networks)
 		n.MacPool.Ranges = []MacRange{{fmt.Sprintf("00-15-5D-%02X-00-00", index), fmt.Sprintf("00-15-5D-%02X-0F-FF", index)}}
 	}
-	if n.Type == "Overlay" {
+	if h.order != nil {
+		n.unsettled = 2 // the creator's own answer counts as one read
+	}
+	if n.Type == "Overlay" && n.unsettled == 0 {
 		h.distribute(n)
 	}
 	if err := h.identify(&n.ID, "network"); err != nil {
@@ -75,9 +81,28 @@ func (h *HNS) createNetwork(n *Network) error {
 	return nil
 }
 
-// distribute gives an overlay network its end of the tunnel: the host's address (v1's ManagementIP) and the hardware address of its distributed
-// router. Source: flannel's pkg/backend/vxlan device_windows.go getManagementIP and vxlan_windows.go, which read both from the network's policies,
-// and wait for the former.
+// settle runs at each read of a network. HNS completes a new network some time later: flannel waits for ManagementIP and for the address of its
+// tunnel endpoint (hostgw_windows.go, vxlan device_windows.go).
+func (h *HNS) settle(n *Network) {
+	if n.unsettled == 0 {
+		return
+	}
+	if n.unsettled--; n.unsettled == 0 && n.Type == "Overlay" {
+		h.distribute(n)
+	}
+}
+
+// managementIP returns the host's own address on an external network, or "" if there is none, or none yet.
+func (h *HNS) managementIP(n *Network) string {
+	if !networkTypes[n.Type].external || n.unsettled > 0 || h.address == nil || !h.address().IsValid() {
+		return ""
+	}
+	return h.address().String()
+}
+
+// distribute gives an overlay network its tunnel endpoint: the host's address (v1's ManagementIP) and the MAC address of its distributed router.
+// Source: flannel's pkg/backend/vxlan device_windows.go getManagementIP and vxlan_windows.go, which read both from the network's policies and wait
+// for the former.
 func (h *HNS) distribute(n *Network) {
 	if h.address == nil || !h.address().IsValid() {
 		return
@@ -86,7 +111,38 @@ func (h *HNS) distribute(n *Network) {
 		policy("DrMacAddress", map[string]string{"Address": fmt.Sprintf("00-15-5D-%02X-FF-FF", len(h.networks))}))
 }
 
-// checkSubnets: a range needs a gateway (hcsshim's Create refuses it otherwise; HNS answers E_INVALIDARG), and in an overlay network its VSID.
+// chooseSubnet chooses the range of a NAT network if the caller leaves it to HNS with the range 0.0.0.0/0 and no gateway. Docker does so for its
+// network nat (moby/libnetwork#2429, which reads the choice back). HNS uses a /20 of 172.16.0.0/12 (docker/for-win#1104, #1126); which one is
+// unknown: here the first unused one.
+func (h *HNS) chooseSubnet(n *Network) {
+	for i := range n.Ipams {
+		for j := range n.Ipams[i].Subnets {
+			s := &n.Ipams[i].Subnets[j]
+			if s.IpAddressPrefix != "0.0.0.0/0" || len(s.Routes) > 0 {
+				continue
+			}
+			for block := range 1 << 8 {
+				choice := netip.PrefixFrom(netip.AddrFrom4([4]byte{172, byte(16 + block>>4), byte(block << 4), 0}), 20)
+				if !slices.ContainsFunc(h.networks, func(o *Network) bool { return o.overlaps(choice) }) {
+					s.IpAddressPrefix = choice.String()
+					s.Routes = []Route{{NextHop: choice.Addr().Next().String(), DestinationPrefix: "0.0.0.0/0"}}
+					break
+				}
+			}
+		}
+	}
+}
+
+// overlaps reports whether one of the network's ranges overlaps another prefix.
+func (n *Network) overlaps(other netip.Prefix) bool {
+	return slices.ContainsFunc(n.subnets(), func(s Subnet) bool {
+		prefix, err := netip.ParsePrefix(s.IpAddressPrefix)
+		return err == nil && prefix.Overlaps(other)
+	})
+}
+
+// checkSubnets requires a gateway for each range (otherwise hcsshim's Create refuses it, and HNS answers E_INVALIDARG), and a VSID in overlay
+// networks.
 func (h *HNS) checkSubnets(n *Network) error {
 	for i := range n.Ipams {
 		ipam := &n.Ipams[i]
@@ -126,7 +182,7 @@ func (h *HNS) checkSubnets(n *Network) error {
 	return nil
 }
 
-// gateway is the next hop of a subnet's default route.
+// gateway returns the next hop of a subnet's default route.
 func (s *Subnet) gateway() (netip.Addr, bool) {
 	for _, r := range s.Routes {
 		if r.DestinationPrefix == "0.0.0.0/0" || r.DestinationPrefix == "::/0" {
@@ -137,7 +193,7 @@ func (s *Subnet) gateway() (netip.Addr, bool) {
 	return netip.Addr{}, false
 }
 
-// checkNetworkPolicies: remote subnets, host routes and the VXLAN port are of overlay networks (hcsshim hcnglobals.go).
+// checkNetworkPolicies allows remote subnets, host routes and the VXLAN port only on overlay networks (hcsshim hcnglobals.go).
 func (n *Network) checkNetworkPolicies(list []Policy) error {
 	for _, p := range list {
 		if slices.Contains([]string{"RemoteSubnetRoute", "HostRoute", "VxlanPort"}, p.Type) && n.Type != "Overlay" {
@@ -147,8 +203,9 @@ func (n *Network) checkNetworkPolicies(list []Policy) error {
 	return nil
 }
 
-// bind gives an external network its adapter: the named one, or the first that is free. An adapter carries one virtual switch, which
-// networks of one type may share (microsoft/SDN#300: no second type on an adapter, "An adapter was not found").
+// bind assigns an adapter to an external network: the named one, or the first free one. An adapter has one virtual
+// switch, which networks of one type may share (microsoft/SDN#300: no second type on an adapter, "An adapter was not
+// found").
 func (h *HNS) bind(n *Network) error {
 	policy, named := find[adapterPolicy](n.Policies, "NetAdapterName")
 	want := policy.NetworkAdapterName
@@ -198,7 +255,7 @@ func (h *HNS) adapterChanged(n *Network, added bool) {
 	}
 }
 
-// hostAddresses are the addresses that the host itself has in a network: the gateways of NAT, ICS and internal networks.
+// hostAddresses returns the host's own addresses in a network: the gateways of NAT, ICS and internal networks.
 func (n *Network) hostAddresses() []netip.Prefix {
 	var out []netip.Prefix
 	if networkTypes[n.Type].external {
@@ -223,7 +280,7 @@ func (n *Network) subnets() []Subnet {
 	return out
 }
 
-// deleteNetwork takes the network's endpoints along. Load balancers on them stay, and cannot be deleted any more
+// deleteNetwork also deletes the network's endpoints. Load balancers on them remain and cannot be deleted any more
 // (moby/libnetwork#2620: "The network was not found").
 func (h *HNS) deleteNetwork(id string) error {
 	n, err := h.network(id)

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The documents of the HCN schema, version 2, with the fields that Microsoft documents ("HCN JSON document schemas") and those that hcsshim
-// v0.15.0 sends (package hcn). A field that is in neither is refused.
+// Documents of the HCN schema, version 2, with the fields that Microsoft documents ("HCN JSON document schemas") and those that hcsshim
+// v0.15.0 sends (package hcn). Fields in neither are refused.
 
 // Route is a route of a subnet or an endpoint.
 type Route struct {
@@ -16,13 +16,13 @@ type Route struct {
 	Metric            uint16 `json:",omitempty"`
 }
 
-// Policy is a policy of a network, a subnet or an endpoint. Its settings are those of its type.
+// Policy is a policy of a network, a subnet or an endpoint. Its type determines its settings.
 type Policy struct {
 	Type     string
 	Settings json.RawMessage `json:",omitempty"`
 }
 
-// Subnet is an address range of a network. Flag 1: the gateway's address is not reserved.
+// Subnet is an address range of a network. Flag 1 means that the gateway's address is not reserved.
 type Subnet struct {
 	IpAddressPrefix string   `json:",omitempty"`
 	Policies        []Policy `json:",omitempty"`
@@ -30,19 +30,19 @@ type Subnet struct {
 	Flags           uint32   `json:",omitempty"`
 }
 
-// Ipam is how a network's addresses are given out: Static or DHCP.
+// Ipam is how a network assigns addresses: Static or DHCP.
 type Ipam struct {
 	Type    string   `json:",omitempty"`
 	Subnets []Subnet `json:",omitempty"`
 }
 
-// MacRange is a range of MAC addresses that endpoints get.
+// MacRange is a range of MAC addresses for endpoints.
 type MacRange struct {
 	StartMacAddress string `json:",omitempty"`
 	EndMacAddress   string `json:",omitempty"`
 }
 
-// DNS is the name service settings of a network or an endpoint.
+// DNS holds the DNS settings of a network or an endpoint.
 type DNS struct {
 	Domain     string   `json:",omitempty"`
 	Suffix     string   `json:",omitempty"`
@@ -66,6 +66,8 @@ type Network struct {
 	Flags         uint32          `json:",omitempty"`
 	Health        json.RawMessage `json:",omitempty"`
 	SchemaVersion Version
+
+	unsettled int // reads left until HNS has completed the network
 }
 
 // IPConfig is one address of an endpoint.
@@ -74,7 +76,7 @@ type IPConfig struct {
 	PrefixLength uint8  `json:",omitempty"`
 }
 
-// Endpoint is a HostComputeEndpoint. Flag 1: it is on another host.
+// Endpoint is a HostComputeEndpoint. Flag 1 means that it is on another host.
 type Endpoint struct {
 	ID                   string     `json:",omitempty"`
 	Owner                string     `json:",omitempty"`
@@ -90,19 +92,19 @@ type Endpoint struct {
 	Health               json.RawMessage `json:",omitempty"`
 	SchemaVersion        Version
 
-	attached []string // containers and "host", HNS v1 attach
+	attached []string // containers and "host", attached by HNS v1
 }
 
-// remote says whether the endpoint is on another host.
+// remote reports whether the endpoint is on another host.
 func (e *Endpoint) remote() bool { return e.Flags&1 != 0 }
 
-// PortMapping is what a load balancer does with one port.
+// PortMapping is a load balancer's rule for one port.
 type PortMapping struct {
 	Protocol         uint32 `json:",omitempty"` // 6 TCP, 17 UDP, 132 SCTP
 	InternalPort     uint16 `json:",omitempty"`
 	ExternalPort     uint16 `json:",omitempty"`
 	DistributionType uint32 `json:",omitempty"` // 0 connection, 1 client and protocol, 2 client
-	Flags            uint32 `json:",omitempty"` // 1 ILB, 2 local routed VIP, 4 mux, 8 preserve DIP, 16 VIP is an external address
+	Flags            uint32 `json:",omitempty"` // 1 ILB, 2 local routed VIP, 4 mux, 8 preserve DIP, 16 external VIP
 }
 
 // LoadBalancer is a HostComputeLoadBalancer.
@@ -133,7 +135,7 @@ type SDNRoute struct {
 	SchemaVersion        Version
 }
 
-// Resource is what is in a namespace: an endpoint or a container.
+// Resource is a member of a namespace: an endpoint or a container.
 type Resource struct {
 	Type string
 	Data struct {
@@ -164,7 +166,7 @@ type modification struct {
 	Settings     json.RawMessage `json:",omitempty"`
 }
 
-// decode reads one JSON document and refuses fields that the schema does not have.
+// decode parses one JSON document and refuses unknown fields.
 func decode(text string, into any) error {
 	d := json.NewDecoder(strings.NewReader(text))
 	d.DisallowUnknownFields()
@@ -180,7 +182,7 @@ func decode(text string, into any) error {
 	return nil
 }
 
-// v2 refuses documents of another schema than 2.x in the HCN calls.
+// v2 refuses documents of schemas other than 2.x in the HCN calls.
 func (v Version) v2() error {
 	if v.Major != 2 {
 		return fail(InvalidJSON, "SchemaVersion is %s, want 2.0", v)
@@ -191,7 +193,7 @@ func (v Version) v2() error {
 func encode(value any) string {
 	text, err := json.Marshal(value)
 	if err != nil {
-		panic(err) // only our own types and documents that were decoded before
+		panic(err) // only our own types and documents decoded before
 	}
 	return string(text)
 }

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// String is the state as text, sorted and without IDs, the same whenever HNS would do the same with traffic.
+// String returns the state as sorted text without IDs. Equal text means that HNS treats traffic equally.
 func (h *HNS) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -64,6 +64,9 @@ func (h *HNS) printNetwork(b *strings.Builder, n *Network) {
 		fmt.Fprintf(b, "  endpoint %s mac %s", endpointText(e), e.MacAddress)
 		if e.Name != "" {
 			fmt.Fprintf(b, " name %s", e.Name)
+		}
+		if gateway := e.gateway("0.0.0.0/0"); gateway != "" && !slices.ContainsFunc(n.subnets(), func(s Subnet) bool { own, _ := s.gateway(); return own.String() == gateway }) {
+			fmt.Fprintf(b, " gateway %s", gateway)
 		}
 		if len(e.Dns.ServerList) > 0 || len(e.Dns.Search) > 0 {
 			fmt.Fprintf(b, " dns %s search %s", orDash(strings.Join(e.Dns.ServerList, ",")), orDash(strings.Join(e.Dns.Search, ",")))

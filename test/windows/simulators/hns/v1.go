@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// hnsCall is HNSCall of vmcompute.dll: HNS v1, a REST interface without a network. Paths are those of hcsshim's internal/hns.
+// hnsCall is HNSCall of vmcompute.dll: HNS v1, a REST-like interface. Paths are those of hcsshim's internal/hns.
 func (h *HNS) hnsCall(method, path, request string) (string, error) {
 	parts := strings.Split(strings.Trim(path, "/"), "/")
 	id, rest := "", ""
@@ -43,7 +43,8 @@ func (h *HNS) hnsCall(method, path, request string) (string, error) {
 	}{true, output}), nil
 }
 
-// globals: HNS of Server 2016 does not know the path (hcsshim hcnsupport.go: "this is expected on pre 1803 builds").
+// globals answers /globals/version. HNS of Server 2016 does not have the path (hcsshim hcnsupport.go: "this is expected
+// on pre 1803 builds").
 func (h *HNS) globals(method, id string) (any, error) {
 	if method != "GET" || id != "version" {
 		return nil, unknown(InvalidParameter, "%s globals/%s is not simulated", method, id)
@@ -61,7 +62,7 @@ func (h *HNS) v1Networks(method, id, request string) (any, error) {
 		for _, n := range h.networks {
 			out = append(out, h.networkV1(n))
 		}
-		return out, nil
+		return disordered(h, out), nil
 	case method == "POST" && id == "":
 		var in v1Network
 		if err := decode(request, &in); err != nil {
@@ -96,7 +97,7 @@ func (h *HNS) v1Endpoints(method, id, verb, request string) (any, error) {
 		for _, e := range h.endpoints {
 			out = append(out, h.endpointV1(e))
 		}
-		return out, nil
+		return disordered(h, out), nil
 	case method == "POST" && id == "":
 		var in v1Endpoint
 		if err := decode(request, &in); err != nil {
@@ -133,7 +134,7 @@ func (h *HNS) v1Endpoints(method, id, verb, request string) (any, error) {
 	return nil, unknown(InvalidParameter, "%s endpoints/%s/%s is not simulated", method, id, verb)
 }
 
-// v1UpdateEndpoint replaces the policies.
+// v1UpdateEndpoint replaces an endpoint's policies.
 func (h *HNS) v1UpdateEndpoint(e *Endpoint, request string) (any, error) {
 	var in v1Endpoint
 	if err := decode(request, &in); err != nil {
@@ -150,7 +151,7 @@ func (h *HNS) v1UpdateEndpoint(e *Endpoint, request string) (any, error) {
 	return h.endpointV1(e), nil
 }
 
-// v1Attach connects an endpoint to a container or to the host (hcsshim hnsendpoint.go, EndpointAttachDetachRequest).
+// v1Attach attaches an endpoint to a container or to the host (hcsshim hnsendpoint.go, EndpointAttachDetachRequest).
 func (h *HNS) v1Attach(e *Endpoint, attach bool, request string) error {
 	var in struct {
 		ContainerId    string
@@ -165,7 +166,7 @@ func (h *HNS) v1Attach(e *Endpoint, attach bool, request string) error {
 		return fail(InvalidRemoteOperation, "endpoint %s is remote", e.ID)
 	}
 	if n, err := h.network(e.HostComputeNetwork); err == nil && n.Type == "Overlay" {
-		// libnetwork's overlay driver and win-overlay give each endpoint of an overlay its policy PA; what is without is not known to work.
+		// libnetwork's overlay driver and win-overlay give each overlay endpoint the policy PA. No source shows that one works without it.
 		if _, ok := find[providerAddressPolicy](e.Policies, "ProviderAddress"); !ok {
 			return fail(InvalidPolicy, "endpoint %s of an overlay network has no provider address", e.ID)
 		}
@@ -194,8 +195,8 @@ func (h *HNS) v1Attach(e *Endpoint, attach bool, request string) error {
 	return nil
 }
 
-// Attach connects an endpoint to a container of the Host Compute Service, or takes it off: what that does in HNS when it is asked to add a network to
-// a running container (hcsshim hnsendpoint.go modifyNetworkEndpoint).
+// Attach attaches a container of the Host Compute Service to an endpoint or detaches it, as HCS does when a network is added to a running container
+// (hcsshim hnsendpoint.go modifyNetworkEndpoint).
 func (h *HNS) Attach(container, endpoint string, attach bool) (Result, string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -213,7 +214,31 @@ func (h *HNS) Attach(container, endpoint string, attach bool) (Result, string) {
 	return 0, ""
 }
 
-// v1Stats: nothing flows in a simulated network.
+// Connection is the network configuration that a container gets from an endpoint.
+type Connection struct {
+	Network string // the type of the network
+	Address netip.Prefix
+	Gateway netip.Addr // invalid means none
+}
+
+// Connection returns what a container gets from an endpoint; ok is false if there is no such endpoint.
+func (h *HNS) Connection(endpoint string) (c Connection, ok bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	e, err := h.endpoint(endpoint)
+	if err != nil {
+		return c, false
+	}
+	if n, err := h.network(e.HostComputeNetwork); err == nil {
+		c.Network = n.Type
+	}
+	addr, bits := e.addressOf(false)
+	c.Address = netip.PrefixFrom(addr, int(bits))
+	c.Gateway, _ = netip.ParseAddr(e.gateway("0.0.0.0/0")) // "" is the zero Addr
+	return c, addr.IsValid()
+}
+
+// v1Stats returns zeros: a simulated network has no traffic.
 func (h *HNS) v1Stats(method, id string) (any, error) {
 	e, err := h.endpoint(id)
 	if err != nil || method != "GET" {
@@ -225,7 +250,7 @@ func (h *HNS) v1Stats(method, id string) (any, error) {
 
 var reference = regexp.MustCompile(`^/endpoints/([0-9A-Fa-f-]{36})$`)
 
-// v1PolicyLists are load balancers (ELB) and routes (ROUTE) of HNS v1.
+// v1PolicyLists serves the load balancers (ELB) and routes (ROUTE) of HNS v1.
 func (h *HNS) v1PolicyLists(method, id, request string) (any, error) {
 	switch {
 	case method == "GET" && id == "":
@@ -236,7 +261,7 @@ func (h *HNS) v1PolicyLists(method, id, request string) (any, error) {
 		for _, r := range h.routes {
 			out = append(out, routeV1(r))
 		}
-		return out, nil
+		return disordered(h, out), nil
 	case method == "POST" && id == "":
 		var in v1PolicyList
 		if err := decode(request, &in); err != nil {
@@ -300,7 +325,7 @@ func (h *HNS) v1CreatePolicyList(in v1PolicyList) (any, error) {
 	return nil, unknown(InvalidPolicyType, "a policy list of %q is not simulated", head.Type)
 }
 
-// addressOf cuts the address of a family out of an endpoint's.
+// addressOf parses an endpoint's address of one family.
 func (e *Endpoint) addressOf(six bool) (netip.Addr, uint8) {
 	for _, c := range e.IpConfigurations {
 		if addr, err := netip.ParseAddr(c.IpAddress); err == nil && addr.Is6() == six {

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// The documents of HNS v1, as hcsshim's internal/hns declares them, and Docker's libnetwork fills them in. HNS keeps one kind of object;
-// v1 and v2 are two views of it.
+// HNS v1 documents as hcsshim's internal/hns declares them and Docker's libnetwork fills them in. HNS has one set of objects; v1 and v2
+// are two views of it.
 
 type v1Subnet struct {
 	AddressPrefix  string            `json:",omitempty"`
@@ -83,7 +83,7 @@ type v1Route struct {
 
 func (in *v1Network) v2() (*Network, error) {
 	n := &Network{ID: in.ID, Name: in.Name, Type: in.Type, Flags: in.Flags, SchemaVersion: Version{2, 0}}
-	for name := range networkTypes { // v1 does not mind the case: microsoft/SDN#498 has "l2bridge"
+	for name := range networkTypes { // v1 ignores case: microsoft/SDN#498 has "l2bridge"
 		if strings.EqualFold(name, in.Type) {
 			n.Type = name
 		}
@@ -117,7 +117,7 @@ func (in *v1Network) v2() (*Network, error) {
 
 func (h *HNS) networkV1(n *Network) v1Network {
 	out := v1Network{ID: strings.ToUpper(n.ID), Name: n.Name, Type: n.Type, MacPools: n.MacPool.Ranges, Flags: n.Flags, NetworkAdapterName: h.bound[n.ID],
-		Policies: policiesV1(n.Policies)}
+		Policies: policiesV1(n.Policies), ManagementIP: h.managementIP(n)}
 	for _, s := range n.subnets() {
 		gateway, _ := s.gateway()
 		out.Subnets = append(out.Subnets, v1Subnet{s.IpAddressPrefix, gateway.String(), policiesV1(s.Policies)})
@@ -133,8 +133,14 @@ func (in *v1Endpoint) v2() (*Endpoint, error) {
 	if in.IPAddress != "" {
 		e.IpConfigurations = append(e.IpConfigurations, IPConfig{in.IPAddress, in.PrefixLength})
 	}
+	if in.GatewayAddress != "" { // a route in v2: CNI plugins pkg/hns endpoint_windows.go GenerateHnsEndpoint and GenerateHcnEndpoint
+		e.Routes = append(e.Routes, Route{NextHop: in.GatewayAddress, DestinationPrefix: "0.0.0.0/0"})
+	}
 	if in.IPv6Address != "" {
 		e.IpConfigurations = append(e.IpConfigurations, IPConfig{in.IPv6Address, in.IPv6PrefixLength})
+	}
+	if in.GatewayAddressV6 != "" {
+		e.Routes = append(e.Routes, Route{NextHop: in.GatewayAddressV6, DestinationPrefix: "::/0"})
 	}
 	if in.DNSServerList != "" {
 		e.Dns.ServerList = strings.Split(in.DNSServerList, ",")
@@ -156,12 +162,8 @@ func (h *HNS) endpointV1(e *Endpoint) v1Endpoint {
 	}
 	if n, err := h.network(e.HostComputeNetwork); err == nil {
 		out.VirtualNetworkName = n.Name
-		for _, s := range n.subnets() {
-			if gateway, ok := s.gateway(); ok && gateway.Is4() {
-				out.GatewayAddress = gateway.String()
-			}
-		}
 	}
+	out.GatewayAddress, out.GatewayAddressV6 = e.gateway("0.0.0.0/0"), e.gateway("::/0")
 	if addr, bits := e.addressOf(false); addr.IsValid() {
 		out.IPAddress, out.PrefixLength = addr.String(), bits
 	}
@@ -175,7 +177,7 @@ func policy(kind string, settings any) Policy {
 	return Policy{Type: kind, Settings: json.RawMessage(encode(settings))}
 }
 
-// policiesV2 translates v1's policies (hcsshim hnspolicy.go), whose settings stand beside the type.
+// policiesV2 translates v1's policies (hcsshim hnspolicy.go), whose settings are next to the type.
 func policiesV2(list []json.RawMessage) ([]Policy, error) {
 	var out []Policy
 	for _, text := range list {
@@ -237,7 +239,7 @@ func aclV2(text json.RawMessage) (Policy, error) {
 		RemoteAddresses: in.RemoteAddresses, LocalPorts: in.LocalPorts, RemotePorts: in.RemotePorts, RuleType: in.RuleType, Priority: in.Priority}), nil
 }
 
-// policiesV1 is the way back, for the types that v1 has.
+// policiesV1 translates back, for the types that v1 has.
 func policiesV1(list []Policy) []json.RawMessage {
 	var out []json.RawMessage
 	add := func(value any) { out = append(out, json.RawMessage(encode(value))) }

@@ -7,7 +7,7 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
-// outcome is what a call comes to.
+// outcome is the result of a call.
 type outcome struct {
 	result  uint32
 	row     []byte
@@ -19,8 +19,8 @@ func refuse(code uint32, format string, args ...any) outcome {
 	return outcome{result: code, detail: fmt.Sprintf(format, args...)}
 }
 
-// Call is what the shim asks: a function by its name, its row or, for a table, the family and Wine's rows. It returns the Win32 error and
-// the row or the rows.
+// Call serves the shim: fields are the function's row or, for a table, the family and Wine's rows. It returns the Win32 error and the row
+// or rows.
 func (h *Host) Call(function string, fields [][]byte) (result uint32, out []byte) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -34,14 +34,14 @@ func (h *Host) Call(function string, fields [][]byte) (result uint32, out []byte
 	return o.result, o.row
 }
 
-// Reads is how often a table was read by the function.
+// Reads returns how often the function read its table.
 func (h *Host) Reads(function string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.reads[function]
 }
 
-// tables are read too often to log.
+// tables are read too often to be logged.
 var tables = map[string]bool{"GetIpForwardTable2": true, "GetUnicastIpAddressTable": true, "GetIpInterfaceTable": true, "GetIfTable2Ex": true}
 
 func (h *Host) dispatch(function string, fields [][]byte) ([]string, outcome) {
@@ -83,7 +83,7 @@ func (h *Host) dispatch(function string, fields [][]byte) ([]string, outcome) {
 	return []string{fmt.Sprint(le.Uint32(row))}, outcome{}
 }
 
-// routeKey checks the fields by which a route is named.
+// routeKey validates the fields that identify a route.
 func (h *Host) routeKey(row []byte) (routeKey, outcome) {
 	a := h.find(le.Uint64(row[routeLUID:]), le.Uint32(row[routeIndex:]))
 	if a != nil {
@@ -115,7 +115,7 @@ func (h *Host) route(function string, key routeKey, row []byte) outcome {
 			return refuse(errorObjectExists, "the route is there")
 		}
 		if le.Uint32(row[routeMetric:]) == 0xffffffff {
-			return refuse(errorInvalidParameter, "Metric is not set") // as InitializeIpForwardEntry leaves it
+			return refuse(errorInvalidParameter, "Metric is not set") // InitializeIpForwardEntry's default
 		}
 		h.routes[key] = row
 		h.tellRoute(true, key)
@@ -174,7 +174,7 @@ func (h *Host) address(function string, key addressKey, row []byte) outcome {
 		if exists {
 			return refuse(errorObjectExists, "the address is there")
 		}
-		if row[addressBits] == 255 { // as InitializeUnicastIpAddressEntry leaves it: the whole address
+		if row[addressBits] == 255 { // InitializeUnicastIpAddressEntry's default: all bits of the address
 			row[addressBits] = byte(key.addr.BitLen())
 		}
 		if int(row[addressBits]) > key.addr.BitLen() {
@@ -211,7 +211,8 @@ func (h *Host) address(function string, key addressKey, row []byte) outcome {
 	return outcome{}
 }
 
-// putAddress adds an address: duplicate address detection ends immediately (DadState preferred), its origin is manual unless said otherwise.
+// putAddress adds an address. Duplicate address detection ends immediately (DadState preferred); the origin is manual unless the row sets
+// another.
 func (h *Host) putAddress(key addressKey, row []byte) {
 	const unchanged, manual, preferred = 16, 1, 4
 	for _, offset := range []int{addressPrefixOrigin, addressSuffixOrigin} {
@@ -249,13 +250,14 @@ func (h *Host) ipInterface(function string, row []byte) ([]string, outcome) {
 	if site := le.Uint32(row[interfaceSitePrefix:]); family == familyIPv4 && site > 32 || site > 128 {
 		return args, refuse(errorInvalidParameter, "SitePrefixLength is %d", site)
 	}
-	args = append(args, fmt.Sprintf("forwarding %t", row[interfaceForwarding] != 0))
+	args = append(args, fmt.Sprintf("forwarding %t weak-host-send %t weak-host-receive %t", row[interfaceForwarding] != 0, row[interfaceWeakSend] != 0,
+		row[interfaceWeakReceive] != 0))
 	h.interfaces[key] = row
 	h.notify(kindInterface, changedParameter, row)
 	return args, outcome{}
 }
 
-// interfaceRow is what was set, or what a fresh interface has.
+// interfaceRow returns the settings that were set, or the defaults of a new interface.
 func (h *Host) interfaceRow(key interfaceKey, a *adapter) []byte {
 	if row := h.interfaces[key]; row != nil {
 		return row
@@ -271,7 +273,7 @@ func (h *Host) interfaceRow(key interfaceKey, a *adapter) []byte {
 	return row
 }
 
-// convert translates between the index and the LUID of a simulated adapter; of luid and index one is 0.
+// convert translates between the index and the LUID of a simulated adapter; the unknown one is 0.
 func (h *Host) convert(row []byte) outcome {
 	a := h.find(le.Uint64(row), le.Uint32(row[8:]))
 	if a == nil {

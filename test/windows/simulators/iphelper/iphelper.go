@@ -1,10 +1,10 @@
-// Package iphelper simulates what Wine's IP Helper API lacks or fakes: changing routes, addresses and interface settings, and telling of
-// changes. Tables are the rows that Wine reads from Linux, with what was changed here.
+// Package iphelper simulates what Wine's IP Helper API lacks or fakes: changes of routes, addresses and interface settings, and their
+// notifications. Tables are the rows that Wine reads from Linux, with the changes made here.
 //
 //	winipcfg --> shim iphlpapi.dll --> Host.Call --> state, calls.Log
 //
-// Error codes and rules are those of Microsoft's pages of the functions in netioapi.h, unless another source stands at the rule. Nothing
-// reaches Linux: OnAddress and OnRoute let a test mirror addresses and routes there.
+// Error codes and rules follow Microsoft's pages of the functions in netioapi.h, unless a rule cites another source. Nothing reaches
+// Linux: OnAddress and OnRoute let a test mirror addresses and routes there.
 package iphelper
 
 import (
@@ -24,7 +24,7 @@ const (
 	errorObjectExists     = 5010
 )
 
-// adapter is a network adapter of the host: a simulated one, or one of Wine's that was seen in a table.
+// adapter is a network adapter of the host: a simulated one, or one of Wine's that was in a table.
 type adapter struct {
 	luid  uint64
 	index uint32
@@ -34,21 +34,22 @@ type adapter struct {
 
 // Host is the simulated IP stack. It is safe for concurrent use.
 type Host struct {
-	// OnAddress receives the addresses that programs add and remove, with the lock held; it may be nil.
+	// OnAddress receives the addresses that programs add and remove. It is called with the lock held; nil is allowed.
 	OnAddress func(added bool, address netip.Prefix, adapter string)
 	// OnRoute is the same for routes.
 	OnRoute func(added bool, prefix netip.Prefix, via netip.Addr)
-	// Hidden says which of Wine's adapters a Windows host would not have, such as bridges of an engine of Linux; it may be nil.
+	// Hidden reports which of Wine's adapters a Windows host would not have, such as the bridges of a Linux engine. Nil is
+	// allowed.
 	Hidden func(name string) bool
 
 	log *calls.Log
 
 	mu          sync.Mutex
 	adapters    []*adapter
-	routes      map[routeKey][]byte // added or changed; nil: removed
+	routes      map[routeKey][]byte // added or changed; nil means removed
 	addresses   map[addressKey][]byte
-	interfaces  map[interfaceKey][]byte // as set
-	realRoutes  map[routeKey]bool       // as Wine last said
+	interfaces  map[interfaceKey][]byte // as programs set them
+	realRoutes  map[routeKey]bool       // as Wine last reported them
 	realAddrs   map[addressKey]bool
 	subscribers map[*subscriber]bool
 	reads       map[string]int // of whole tables, by function
@@ -67,8 +68,8 @@ func (h *Host) forget() {
 	h.realRoutes, h.realAddrs = map[routeKey]bool{}, map[addressKey]bool{}
 }
 
-// Reboot loses all changes: routes and addresses made by these functions are not persistent. Simulated adapters stay until SetAdapter
-// takes them away.
+// Reboot discards all changes: routes and addresses that these functions create are not persistent. Simulated adapters stay until
+// SetAdapter removes them.
 func (h *Host) Reboot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -91,7 +92,7 @@ func (h *Host) tellRoute(added bool, key routeKey) {
 	}
 }
 
-// SetAdapter adds a simulated adapter with its addresses, those of one that is there included, or removes it with all that is on it.
+// SetAdapter adds a simulated adapter with its addresses, adds addresses to an existing one, or removes it with everything on it.
 func (h *Host) SetAdapter(name string, present bool, addresses []netip.Prefix) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -130,8 +131,8 @@ func (h *Host) SetAdapter(name string, present bool, addresses []netip.Prefix) {
 	}
 }
 
-// firstIndex is beyond the indexes that Linux gives, since an index is a part of the LUID and adapters of Linux may come later. A LUID has 24 bits
-// for it (ifdef.h, NET_LUID).
+// firstIndex is above the indexes that Linux assigns: Linux adapters may come later, and the index is part of the LUID. A LUID has 24 bits for it
+// (ifdef.h, NET_LUID).
 const firstIndex = 1 << 23
 
 func (h *Host) addAdapter(name string) {
@@ -144,15 +145,15 @@ func (h *Host) addAdapter(name string) {
 	h.notifyAdapter(added, a)
 }
 
-// notifyAdapter reports an adapter that comes or goes, once per address family. Only an initial notification has no row (Microsoft's page of
-// NotifyIpInterfaceChange).
+// notifyAdapter reports that an adapter appeared or disappeared, once per address family. Only an initial notification has no row
+// (Microsoft's page of NotifyIpInterfaceChange).
 func (h *Host) notifyAdapter(kind uint32, a *adapter) {
 	for _, family := range []uint16{familyIPv4, familyIPv6} {
 		h.notify(kindInterface, kind, h.interfaceRow(interfaceKey{family, a.luid}, a))
 	}
 }
 
-// ownAddress gives the host an address that goes with a network, unless it has it.
+// ownAddress adds the address that the host gets with a network, unless it has it.
 func (h *Host) ownAddress(luid uint64, p netip.Prefix) {
 	row := make([]byte, addressSize)
 	putSockaddr(row[addressAddr:], p.Addr())
@@ -163,7 +164,7 @@ func (h *Host) ownAddress(luid uint64, p netip.Prefix) {
 	}
 }
 
-// find looks an adapter up by LUID, or, where that is 0, by index.
+// find returns the adapter with a LUID or, if luid is 0, with an index.
 func (h *Host) find(luid uint64, index uint32) *adapter {
 	for _, a := range h.adapters {
 		if luid != 0 && a.luid == luid || luid == 0 && index != 0 && a.index == index {
@@ -173,7 +174,7 @@ func (h *Host) find(luid uint64, index uint32) *adapter {
 	return nil
 }
 
-// saw remembers an adapter of Wine's.
+// saw records one of Wine's adapters.
 func (h *Host) saw(luid uint64, index uint32, name string) {
 	a := h.find(luid, 0)
 	if a == nil && luid != 0 {
@@ -192,13 +193,14 @@ func (h *Host) name(luid uint64) string {
 	return fmt.Sprintf("LUID %#x", luid)
 }
 
-// hides says whether Wine's adapter with a LUID is Hidden. Its name is known once the table of adapters was read.
+// hides reports whether Wine's adapter with a LUID is Hidden. Its name is known only after the table of adapters was
+// read.
 func (h *Host) hides(luid uint64) bool {
 	a := h.find(luid, 0)
 	return h.Hidden != nil && a != nil && !a.own && h.Hidden(a.name)
 }
 
-// String is the simulated adapters and the changes, sorted.
+// String returns the simulated adapters and the changes, sorted.
 func (h *Host) String() string {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -227,7 +229,9 @@ func (h *Host) String() string {
 	}
 	for key, row := range h.interfaces {
 		family := map[uint16]string{familyIPv4: "IPv4", familyIPv6: "IPv6"}[key.family]
-		lines = append(lines, fmt.Sprintf("interface %s %s forwarding %t\n", h.name(key.luid), family, row[interfaceForwarding] != 0))
+		if settings := settingsOf(row).String(); settings != "" { // otherwise it has the defaults
+			lines = append(lines, fmt.Sprintf("interface %s %s %s\n", h.name(key.luid), family, settings))
+		}
 	}
 	slices.Sort(lines)
 	return strings.Join(lines, "")

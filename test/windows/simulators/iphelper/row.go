@@ -7,7 +7,7 @@ import (
 	"unicode/utf16"
 )
 
-// The rows of netioapi.h, 64-bit: sizes and the offsets of the fields that the simulator knows. All else in a row is kept as it came.
+// Rows of netioapi.h, 64-bit: sizes, and offsets of the fields that the simulator uses. All other bytes of a row are kept unchanged.
 const (
 	routeSize     = 104  // MIB_IPFORWARD_ROW2
 	addressSize   = 80   // MIB_UNICASTIPADDRESS_ROW
@@ -20,6 +20,7 @@ const (
 	addressBits, addressSkip, addressDAD                                             = 60, 61, 64
 
 	interfaceFamily, interfaceLUID, interfaceIndex, interfaceForwarding     = 0, 8, 16, 41
+	interfaceWeakSend, interfaceWeakReceive, interfaceNoDefaults            = 42, 43, 166
 	interfaceAutoMetric, interfaceSitePrefix, interfaceMetric, interfaceMTU = 44, 144, 148, 152
 	interfaceConnected                                                      = 156
 
@@ -27,7 +28,7 @@ const (
 	adapterMTU, adapterType, adapterOperStatus, adapterAdmin    = 1124, 1128, 1156, 1160
 )
 
-// Address families of Windows.
+// Address families on Windows.
 const (
 	familyAny  = 0
 	familyIPv4 = 2
@@ -36,7 +37,7 @@ const (
 
 var le = binary.LittleEndian
 
-// sockaddr reads a SOCKADDR_INET; the zero Addr stands for no or another family.
+// sockaddr decodes a SOCKADDR_INET. It returns the zero Addr for any other family.
 func sockaddr(b []byte) netip.Addr {
 	switch le.Uint16(b) {
 	case familyIPv4:
@@ -58,7 +59,7 @@ func putSockaddr(b []byte, a netip.Addr) {
 	copy(b[8:24], a.AsSlice())
 }
 
-// routeKey is what tells routes apart: Windows has one route per prefix, next hop and interface.
+// routeKey identifies a route: Windows has one route per prefix, next hop and interface.
 type routeKey struct {
 	luid   uint64
 	prefix netip.Prefix
@@ -88,7 +89,7 @@ type interfaceKey struct {
 	luid   uint64
 }
 
-// utf16At reads a zero-terminated string of at most n characters.
+// utf16At decodes a zero-terminated string of at most n characters.
 func utf16At(b []byte, n int) string {
 	var units []uint16
 	for i := range n {

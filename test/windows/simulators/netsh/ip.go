@@ -1,13 +1,14 @@
 package netsh
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 )
 
-// ip does "interface ipv4" (or ip) and "interface ipv6" commands: add and delete address, set interface. What was done is kept as a line of
-// text; the simulated IP stack is told by its own API only.
+// ip executes "interface ipv4" (or ip) and "interface ipv6" commands: add and delete address, set interface. Commands are recorded as text
+// and do not change the simulated IP stack, which changes only through its own API.
 func (n *Netsh) ip(context string, words []string) answer {
 	unknown := answer{text: "The following command was not found: interface " + context + " " + strings.Join(words, " ") + ".\r\n", failed: true, unknown: true}
 	if len(words) < 3 {
@@ -19,7 +20,9 @@ func (n *Netsh) ip(context string, words []string) answer {
 	}
 	switch strings.ToLower(words[0] + " " + words[1]) {
 	case "show excludedportrange":
-		return excludedPorts(words[2:])
+		return n.excludedPorts(words[2:])
+	case "show dynamicport":
+		return dynamicPorts(words[2:])
 	case "add address":
 		return n.address("address", family, words[2:], []string{"name", "address", "mask", "store", "skipassource"})
 	case "delete address":
@@ -40,14 +43,55 @@ func (n *Netsh) ip(context string, words []string) answer {
 	return unknown
 }
 
-// excludedPorts is the table of ports that no program may bind, in the form that users' reports show (docker/for-win#11584).
-func excludedPorts(params []string) answer {
+// The dynamic ports of a new Windows (Microsoft, "The default dynamic port range for TCP/IP has changed").
+const firstDynamic, dynamicCount = 49152, 16384
+
+// administered is the range that an administrator excluded.
+var administered = [2]int{50000, 50059}
+
+// excluded returns the ports that no program may bind.
+func (n *Netsh) excluded(tcp bool) [][2]int {
+	out := [][2]int{{5357, 5357}, administered}
+	if n.Reserved != nil && tcp {
+		for i := range n.Reserved() { // from the end, clear of the administrator's range
+			first := firstDynamic + dynamicCount - (i+1)*64
+			out = append(out, [2]int{first, first + 63})
+		}
+	}
+	return out
+}
+
+// Ports returns the dynamic TCP ports, and the excluded ranges of all ports.
+func (n *Netsh) Ports() (first, count int, excluded [][2]int) {
+	return firstDynamic, dynamicCount, n.excluded(true)
+}
+
+// dynamicPorts prints the range in the format of Microsoft's page.
+func dynamicPorts(params []string) answer {
+	if len(params) != 1 || params[0] != "tcp" && params[0] != "udp" {
+		return failed(badSyntax)
+	}
+	return answer{text: fmt.Sprintf("\r\nProtocol %s Dynamic Port Range\r\n---------------------------------\r\nStart Port      : %d\r\nNumber of Ports : %d\r\n\r\n", params[0], firstDynamic, dynamicCount)}
+}
+
+// excludedPorts prints the ports that no program may bind, in the format of users' reports (docker/for-win#11584). It includes HNS's reservations
+// (microsoft/SDN collectlogs.ps1 computes the free blocks from it).
+func (n *Netsh) excludedPorts(params []string) answer {
 	values, ok := parse(params, []string{"protocol", "store"})
 	if !ok || values["protocol"] != "tcp" && values["protocol"] != "udp" {
 		return failed(badSyntax)
 	}
-	return answer{text: "\r\nProtocol " + values["protocol"] + " Port Exclusion Ranges\r\n\r\nStart Port    End Port\r\n----------    --------\r\n" +
-		"      5357        5357\r\n     50000       50059     *\r\n\r\n* - Administered port exclusions.\r\n\r\n"}
+	var b strings.Builder
+	fmt.Fprintf(&b, "\r\nProtocol %s Port Exclusion Ranges\r\n\r\nStart Port    End Port\r\n----------    --------\r\n", values["protocol"])
+	for _, r := range n.excluded(values["protocol"] == "tcp") {
+		mark := ""
+		if r == administered {
+			mark = "     *"
+		}
+		fmt.Fprintf(&b, "%10d  %10d%s\r\n", r[0], r[1], mark)
+	}
+	b.WriteString("\r\n* - Administered port exclusions.\r\n\r\n")
+	return answer{text: b.String()}
 }
 
 func (n *Netsh) address(what string, family byte, params, names []string) answer {

@@ -1,11 +1,11 @@
-// Package netsh simulates netsh.exe: the contexts interface portproxy, interface ipv4/ipv6 and advfirewall firewall, commands and scripts (-f). Syntax is
-// held to what Microsoft documents ("Netsh interface portproxy", "Netsh commands for Interface"), rules are kept, output is as Windows
-// prints it in English.
+// Package netsh simulates netsh.exe: the contexts interface portproxy, interface ipv4/ipv6 and advfirewall firewall, commands and scripts (-f). It
+// accepts only the syntax that Microsoft documents ("Netsh interface portproxy", "Netsh commands for Interface"), keeps rules, and prints Windows'
+// English output.
 //
 //	program --> shim netsh.exe --> Netsh.Run --> state, calls.Log
 //
-// Port proxy rules are in the registry (HKLM\SYSTEM\CurrentControlSet\Services\PortProxy) and survive a reboot; addresses set by "add
-// address" do too (store=persistent is the default).
+// Port proxy rules are in the registry (HKLM\SYSTEM\CurrentControlSet\Services\PortProxy) and survive a reboot. So do addresses from
+// "add address" (store=persistent is the default).
 package netsh
 
 import (
@@ -17,31 +17,35 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
-// Netsh is the simulated program with what it has set. It is safe for concurrent use.
+// Netsh is the simulated program and its state. It is safe for concurrent use.
 type Netsh struct {
+	// Reserved returns the number of blocks of 64 dynamic ports that HNS has reserved. Nil is allowed.
+	Reserved func() int
+
 	log *calls.Log
 
 	mu       sync.Mutex
 	rules    []Rule
 	firewall []FirewallRule
-	settled  []string // interface commands that were done, in order
+	settled  []string // successful interface commands, in order
 	refuse   func(command string) bool
 }
 
 // New returns a Netsh without rules.
 func New(log *calls.Log) *Netsh { return &Netsh{log: log} }
 
-// Rule is a port proxy rule. Kind is v4tov4, v4tov6, v6tov4 or v6tov6. One listener has one rule.
+// Rule is a port proxy rule. Kind is v4tov4, v4tov6, v6tov4 or v6tov6. Each listener has one rule.
 type Rule struct{ Kind, ListenAddress, ListenPort, ConnectAddress, ConnectPort string }
 
-// Refuse makes commands fail that refuse chooses; nil ends it. The whole program fails, with rubbish for an answer, when it chooses "netsh".
+// Refuse makes the commands fail for which refuse returns true; nil ends it. If it returns true for "netsh", the whole program fails with
+// garbled output.
 func (n *Netsh) Refuse(refuse func(command string) bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refuse = refuse
 }
 
-// AddRule plants a rule that another program has made.
+// AddRule adds a rule as if another program had created it.
 func (n *Netsh) AddRule(r Rule) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -61,7 +65,7 @@ func (n *Netsh) sorted() []Rule {
 	return out
 }
 
-// String is one rule per line, port proxy before firewall, then the interface commands.
+// String returns one rule per line, port proxy before firewall, then the interface commands.
 func (n *Netsh) String() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -70,7 +74,11 @@ func (n *Netsh) String() string {
 		fmt.Fprintf(&b, "portproxy %s %s:%s to %s:%s\n", r.Kind, r.ListenAddress, r.ListenPort, r.ConnectAddress, r.ConnectPort)
 	}
 	for _, r := range slices.SortedStableFunc(slices.Values(n.firewall), func(a, b FirewallRule) int { return strings.Compare(a.Name, b.Name) }) {
-		fmt.Fprintf(&b, "firewall %q %s %s %s%s %s %s\n", r.Name, r.Action, r.Direction, r.Program, r.Service, r.Protocol, r.LocalPort)
+		at := ""
+		if r.LocalIP != "" {
+			at = " at " + r.LocalIP
+		}
+		fmt.Fprintf(&b, "firewall %q %s %s %s%s %s %s%s\n", r.Name, r.Action, r.Direction, r.Program, r.Service, r.Protocol, r.LocalPort, at)
 	}
 	for _, line := range n.settled {
 		fmt.Fprintln(&b, line)
@@ -87,7 +95,7 @@ const (
 	badSyntax    = "The syntax supplied for this command is not valid. Check help for the correct syntax.\r\n\r\n"
 )
 
-// answer is what one command prints, and whether it failed.
+// answer is the output of one command, and whether it failed.
 type answer struct {
 	text    string
 	failed  bool
@@ -96,9 +104,9 @@ type answer struct {
 
 func failed(text string) answer { return answer{text: text, failed: true} }
 
-// Run does one command line, or with -f a script: a command per line, # begins a comment, "pushd CONTEXT" and "popd" as netsh's own dump
-// writes them. A failing line does not stop a script; the exit code is 1 when any failed. (That netsh goes on is known from its dumps,
-// which begin with commands that may fail; the exit code is our reading.)
+// Run executes one command line or, with -f, a script: one command per line, # begins a comment, "pushd CONTEXT" and "popd" as in
+// netsh's own dumps. A failing line does not stop a script; the exit code is 1 if any line failed. (That netsh continues is known from
+// its dumps, which begin with commands that may fail; the exit code is our interpretation.)
 func (n *Netsh) Run(args []string, script *string) (output string, code int) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -160,7 +168,7 @@ func (n *Netsh) script(text string) (output string, code int) {
 	return b.String(), code
 }
 
-// split cuts a line of a script into words; quotes hold blanks together.
+// split splits a line of a script into words; quoted words may contain spaces.
 func split(line string) ([]string, error) {
 	var words []string
 	var word strings.Builder
@@ -189,8 +197,8 @@ func split(line string) ([]string, error) {
 	return words, nil
 }
 
-// command does one command. Words may be shortened on Windows; the simulator wants them whole, "int" and "ip" apart, so that scripts say
-// what they mean.
+// command executes one command. Windows accepts abbreviated words. The simulator accepts only "int" and "ip", so that scripts stay
+// readable.
 func (n *Netsh) command(words []string) answer {
 	lower := make([]string, len(words))
 	for i, w := range words {

@@ -19,27 +19,16 @@ import (
 //go:embed shim
 var shims embed.FS
 
-// Install compiles the shims, puts them into a prefix of the same Windows build, and tells them that the World is at address. The rig sees
-// to it that each override took effect; that the World is reached is seen by a call of netsh.
+// Install compiles the shims, puts them into a prefix of the same Windows build and gives them the World's address. The rig checks that each
+// override took effect; a netsh call checks that the shims reach the World. If another World used the prefix before, only the address changes.
 func (w *World) Install(ctx context.Context, p *rig.Prefix, address net.Addr) error {
 	if err := os.WriteFile(p.Path(`C:\winkube-sim.txt`), []byte(address.String()), 0o644); err != nil {
 		return fmt.Errorf("cannot install the simulators: %w", err)
 	}
-	if err := p.KeepBuiltin("iphlpapi.dll", "iphlpreal.dll"); err != nil {
-		return fmt.Errorf("cannot install iphlpapi.dll: %w", err)
-	}
-	dir, err := compiled(ctx, filepath.Join(p.SystemDir(), "iphlpreal.dll"))
-	if err != nil {
-		return err
-	}
-	var images []rig.Image
-	for _, one := range binaries {
-		if one.name != "computenetwork.dll" || w.HNS.V2() { // Server 2016 has none
-			images = append(images, rig.Image{Name: one.name, Path: filepath.Join(dir, one.name)})
+	if _, err := os.Stat(filepath.Join(p.SystemDir(), builtinIPHelper)); err != nil {
+		if err := w.installShims(ctx, p); err != nil {
+			return err
 		}
-	}
-	if err := p.Install(ctx, images...); err != nil {
-		return err
 	}
 	if out, err := p.Run(ctx, "netsh.exe", "interface", "portproxy", "show", "all"); err != nil || len(w.Log.Calls("run")) == 0 {
 		return fmt.Errorf("cannot reach the simulators at %s: %w: %s", address, err, out)
@@ -48,19 +37,51 @@ func (w *World) Install(ctx context.Context, p *rig.Prefix, address net.Addr) er
 	return nil
 }
 
-// binaries are what the shims' sources become; files among the arguments are in the directory shim.
+// builtinIPHelper is the new name of Wine's own iphlpapi.dll.
+const builtinIPHelper = "iphlpreal.dll"
+
+func (w *World) installShims(ctx context.Context, p *rig.Prefix) error {
+	if err := p.KeepBuiltin("iphlpapi.dll", builtinIPHelper); err != nil {
+		return fmt.Errorf("cannot install iphlpapi.dll: %w", err)
+	}
+	dir, err := compiled(ctx, filepath.Join(p.SystemDir(), builtinIPHelper))
+	if err != nil {
+		return err
+	}
+	var images []rig.Image
+	for _, one := range binaries {
+		if one.name != powershellEXE && (one.name != "computenetwork.dll" || w.HNS.V2()) { // Server 2016 does not have it
+			images = append(images, rig.Image{Name: one.name, Path: filepath.Join(dir, one.name)})
+		}
+	}
+	return p.Install(ctx, images...)
+}
+
+const powershellEXE = "powershell.exe"
+
+// InstallPowerShell installs powershell.exe into a prefix that has the shims.
+func (w *World) InstallPowerShell(ctx context.Context, p *rig.Prefix) error {
+	dir, err := compiled(ctx, filepath.Join(p.SystemDir(), builtinIPHelper))
+	if err != nil {
+		return err
+	}
+	return p.InstallEXE(ctx, powershellEXE, filepath.Join(dir, powershellEXE))
+}
+
+// binaries are what is built from the shims' sources; file arguments are relative to the directory shim.
 var binaries = []struct {
 	name string
 	args []string
 }{
-	{"vmcompute.dll", []string{"hns.c", "-DVMCOMPUTE", "-lole32"}},
+	{"vmcompute.dll", []string{"hns.c", "wclayer.c", "compute.c", "-DVMCOMPUTE", "-lole32"}},
 	{"computenetwork.dll", []string{"hns.c", "-lole32"}},
 	{"iphlpapi.dll", []string{"iphlpapi.c", "iphlpapi.def"}},
 	{"pdh.dll", []string{"pdh.c"}},
 	{"netsh.exe", []string{"netsh.c", "-municode"}},
+	{powershellEXE, []string{"netsh.c", "-DPOWERSHELL", "-municode"}},
 }
 
-// compiled returns the directory with all binaries, which is kept from run to run. wine is Wine's own iphlpapi.dll.
+// compiled returns the directory with all binaries, which is reused between runs. wine is Wine's own iphlpapi.dll.
 func compiled(ctx context.Context, wine string) (string, error) {
 	recipe, err := os.ReadFile(wine)
 	if err != nil {
@@ -109,7 +130,8 @@ func compile(ctx context.Context, wine, dir string) error {
 
 var ownFunction = regexp.MustCompile(`\bsim_(\w+)\(|^(?:TABLE|ROW|CONST_ROW)\((\w+),`)
 
-// writeForwards writes the .def file of a DLL that has the functions of source (sim_X becomes X) and forwards all others that Wine's has.
+// writeForwards writes the .def file of a DLL that exports the functions of source (sim_X becomes X) and forwards all others that Wine's
+// exports.
 func writeForwards(wine, source, to string) error {
 	text, err := os.ReadFile(source)
 	if err != nil {
@@ -139,7 +161,7 @@ func writeForwards(wine, source, to string) error {
 	return os.WriteFile(to, []byte(strings.Join(lines, "\n")+"\n"), 0o644)
 }
 
-// exports lists the names that a DLL exports (PE format, "The .edata Section").
+// exports returns the names that a DLL exports (PE format, "The .edata Section").
 func exports(path string) ([]string, error) {
 	f, err := pe.Open(path)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package sim is a simulated Windows host as its network APIs show it: HNS, IP Helper, netsh and performance counters, and compute systems, one World with one
-// log, which Windows programs under Wine reach by shims over loopback.
+// Package sim simulates a Windows host's network APIs: HNS, IP Helper, netsh and performance counters, and compute systems. Windows programs under
+// Wine reach a World over loopback, through shims. All its simulators share one log.
 //
 //	proxy.exe, kubelet.exe --> shim DLLs, netsh.exe --> TCP --> World --> hns, iphelper, netsh, pdh
 package sim
@@ -12,14 +12,17 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync"
 
 	"github.com/winkube/winkube/test/windows/simulators/calls"
+	"github.com/winkube/winkube/test/windows/simulators/hcs"
 	"github.com/winkube/winkube/test/windows/simulators/hns"
 	"github.com/winkube/winkube/test/windows/simulators/iphelper"
 	"github.com/winkube/winkube/test/windows/simulators/netsh"
 	"github.com/winkube/winkube/test/windows/simulators/pdh"
+	"github.com/winkube/winkube/test/windows/simulators/powershell"
 )
 
 // World is one simulated host.
@@ -29,10 +32,21 @@ type World struct {
 	IPHelper *iphelper.Host
 	Netsh    *netsh.Netsh
 	PDH      *pdh.PDH
-	// Compute gives the properties of a compute system of HCS as JSON (hcsshim internal/hcs/schema1 ContainerProperties); nil: there is none.
+	// PowerShell is powershell.exe if it is installed (InstallPowerShell). Otherwise programs get Wine's, which silently does nothing.
+	PowerShell *powershell.PowerShell
+	// HCS serves calls about layers and about the systems that programs create in it; Compute serves all other systems.
+	HCS *hcs.HCS
+	// Compute returns the properties of an HCS compute system as JSON (hcsshim internal/hcs/schema1 ContainerProperties). Nil means that
+	// there are none.
 	Compute func(id string) (properties string, found bool)
-	// Address is the host's own on its network adapters; the zero Addr: none.
+	// Replay answers in place of the simulators if it returns ok. Nil means that the simulators always answer.
+	Replay func(service, function string, args [][]byte) (result uint32, fields [][]byte, ok bool)
+	// Address is the host's own on its network adapters; the zero Addr means none.
 	Address netip.Addr
+	// OnAdapter is called when HNS adds or removes an adapter, with HNS's lock held. Nil is allowed.
+	OnAdapter func(name string, added bool, addresses []netip.Prefix)
+	// OnAttach is called when HCS has attached a container to an endpoint (hns.Connection). Nil is allowed.
+	OnAttach func(container string, to hns.Connection)
 
 	build  int
 	ctx    context.Context
@@ -41,31 +55,49 @@ type World struct {
 	given  replies
 }
 
-// New returns a freshly installed host of a Windows build with the given network adapters (none: "Ethernet").
+// New returns a newly installed host of a Windows build with the given network adapters (default: "Ethernet").
 func New(build int, adapters ...string) *World {
-	w := &World{Log: &calls.Log{}, build: build}
+	return NewWith(hns.Options{Build: build, Adapters: adapters})
+}
+
+// NewWith returns a host whose HNS has the options o; NewWith sets the fields shared with the other simulators.
+func NewWith(o hns.Options) *World {
+	w := &World{Log: &calls.Log{}, build: o.Build}
 	w.IPHelper = iphelper.New(w.Log)
 	w.Netsh = netsh.New(w.Log)
 	w.PDH = pdh.New(w.Log)
-	w.HNS = hns.New(hns.Options{Build: build, Adapters: adapters, Log: w.Log, OnAdapter: func(name string, added bool, addrs []netip.Prefix) {
+	w.PowerShell = powershell.New(w.Log)
+	w.HCS = hcs.New(w.Log)
+	o.Log, o.Address = w.Log, func() netip.Addr { return w.Address }
+	o.OnAdapter = func(name string, added bool, addrs []netip.Prefix) {
 		w.IPHelper.SetAdapter(name, added, addrs)
-	}, Address: func() netip.Addr { return w.Address }})
+		if w.OnAdapter != nil {
+			w.OnAdapter(name, added, addrs)
+		}
+	}
+	w.HNS = hns.New(o)
+	w.HCS.Attach = func(container, endpoint string, attach bool) uint32 {
+		result, _ := w.HNS.Attach(container, endpoint, attach)
+		return uint32(result)
+	}
+	w.Netsh.Reserved = w.HNS.Reserving
 	w.ctx, w.cancel = context.WithCancel(context.Background())
 	return w
 }
 
-// Reboot restarts the host: what is not persistent is gone.
+// Reboot restarts the host: state that is not persistent is lost.
 func (w *World) Reboot() {
 	w.IPHelper.Reboot()
+	w.HCS.Reboot()
 	w.HNS.Reboot()
 }
 
-// String is the state of all simulators but the counters.
+// String returns the state of all simulators except the counters.
 func (w *World) String() string {
 	return w.HNS.String() + w.IPHelper.String() + w.Netsh.String()
 }
 
-// Serve answers shims at l until Close, which also closes l. It returns immediately.
+// Serve serves shims on l until Close, which also closes l. It returns immediately.
 func (w *World) Serve(l net.Listener) {
 	w.done.Go(func() {
 		for {
@@ -84,13 +116,13 @@ func (w *World) Serve(l net.Listener) {
 	context.AfterFunc(w.ctx, func() { _ = l.Close() })
 }
 
-// Close ends what Serve began.
+// Close stops Serve.
 func (w *World) Close() {
 	w.cancel()
 	w.done.Wait()
 }
 
-// answer serves one call. A request that is no request is dropped and logged: the shim reports on its program's standard error that it got no
+// answer serves one call. A malformed request is dropped and logged; the shim then reports on its program's standard error that it got no
 // answer.
 func (w *World) answer(conn net.Conn) {
 	fields, err := readRequest(conn)
@@ -98,7 +130,7 @@ func (w *World) answer(conn net.Conn) {
 		w.drop(fields, err)
 		return
 	}
-	words := strings.Fields(string(fields[0])) // service, function and, where it may come again, the name of the call
+	words := strings.Fields(string(fields[0])) // service, function and, if it may be repeated, the call's name
 	if len(words) < 2 || len(words) > 3 {
 		w.drop(fields, fmt.Errorf("%w: %q", errRequest, fields[0]))
 		return
@@ -119,7 +151,7 @@ func (w *World) answer(conn net.Conn) {
 	}
 }
 
-// drop logs that a request got no answer. That a program ended while it asked is nothing unknown; that it asked in another form is.
+// drop logs a request that got no answer. A program that ended during the request is not an unknown call; a malformed request is.
 func (w *World) drop(fields [][]byte, err error) {
 	call := calls.Call{Service: "sim", Function: "request", Detail: err.Error(), Unknown: errors.Is(err, errRequest)}
 	if len(fields) > 0 {
@@ -128,8 +160,13 @@ func (w *World) drop(fields [][]byte, err error) {
 	w.Log.Add(call)
 }
 
-// dispatch answers at conn, and returns when nothing more is to be said there. An error is one of writing, or errRequest.
+// dispatch serves a call on conn and returns when the answer is complete. The error is a write error or errRequest.
 func (w *World) dispatch(conn net.Conn, service, function string, args [][]byte) error {
+	if w.Replay != nil {
+		if result, fields, ok := w.Replay(service, function, args); ok {
+			return writeAnswer(conn, result, fields...)
+		}
+	}
 	switch service {
 	case "hns":
 		if function == hns.Notifies {
@@ -156,28 +193,35 @@ func (w *World) dispatch(conn net.Conn, service, function string, args [][]byte)
 	case "netsh":
 		output, code := w.netsh(args)
 		return writeAnswer(conn, uint32(code), []byte(output))
+	case "powershell":
+		output, code := w.powershell(args)
+		return writeAnswer(conn, uint32(code), []byte(output))
 	case "pdh":
 		return w.pdh(conn, function, args)
 	case "hcs":
+		if !slices.Contains(ofSystems, function) || function != "HcsModifyComputeSystem" && len(args) > 0 && w.HCS.Has(string(args[0])) {
+			result, value := w.HCS.Call(function, args)
+			return writeAnswer(conn, result, value)
+		}
 		properties, result := w.compute(function, args)
 		return writeAnswer(conn, result, []byte(properties))
 	}
 	return fmt.Errorf("%w: there is no %q", errRequest, service)
 }
 
-// keep keeps the connection: changes go out until the shim closes it.
+// keep keeps the connection open and sends changes until the shim closes it.
 func (w *World) keep(conn net.Conn, subscribe func(context.Context)) {
 	ctx, cancel := context.WithCancel(w.ctx)
 	defer cancel()
 	w.done.Go(func() {
-		_, _ = io.Copy(io.Discard, conn) // ends when the shim is gone
+		_, _ = io.Copy(io.Discard, conn) // returns when the shim is gone
 		cancel()
 	})
 	subscribe(ctx)
 	_ = conn.Close()
 }
 
-// netsh's request is the arguments, each ended with a zero, the script's text and whether there is one.
+// netsh serves a request: the zero-terminated arguments, the script's text and whether there is a script.
 func (w *World) netsh(args [][]byte) (string, int) {
 	if len(args) != 3 {
 		return "", 1
@@ -191,6 +235,14 @@ func (w *World) netsh(args [][]byte) (string, int) {
 	}
 	script := string(args[1])
 	return w.Netsh.Run(words, &script)
+}
+
+// powershell serves a request like netsh's, without a script.
+func (w *World) powershell(args [][]byte) (string, int) {
+	if len(args) == 0 {
+		return "", 1
+	}
+	return w.PowerShell.Run(slices.Collect(bytesBeforeZeros(args[0])))
 }
 
 func (w *World) pdh(conn net.Conn, function string, args [][]byte) error {
@@ -207,7 +259,10 @@ func (w *World) pdh(conn net.Conn, function string, args [][]byte) error {
 // noSystem is HCS_E_SYSTEM_NOT_FOUND.
 const noSystem = 0xc037010e
 
-// compute answers for the Host Compute Service.
+// ofSystems are the functions that need an existing system.
+var ofSystems = []string{"HcsOpenComputeSystem", "HcsGetComputeSystemProperties", "HcsModifyComputeSystem"}
+
+// compute simulates the Host Compute Service.
 func (w *World) compute(function string, args [][]byte) (properties string, result uint32) {
 	if len(args) == 0 || w.Compute == nil {
 		return "", noSystem
@@ -223,7 +278,7 @@ func (w *World) compute(function string, args [][]byte) (properties string, resu
 	return properties, result
 }
 
-// modify connects a container to an endpoint, or takes it off it (hcsshim hnsendpoint.go modifyNetworkEndpoint). Other changes are invalid arguments.
+// modify attaches a container to an endpoint or detaches it (hcsshim hnsendpoint.go modifyNetworkEndpoint). Other changes are invalid arguments.
 func (w *World) modify(container string, request []byte) uint32 {
 	const invalid = 0x80070057
 	var in struct{ ResourceType, Settings, RequestType string }
@@ -231,5 +286,8 @@ func (w *World) modify(container string, request []byte) uint32 {
 		return invalid
 	}
 	result, _ := w.HNS.Attach(container, in.Settings, in.RequestType == "Add")
+	if to, ok := w.HNS.Connection(in.Settings); ok && result == 0 && in.RequestType == "Add" && w.OnAttach != nil {
+		w.OnAttach(container, to)
+	}
 	return uint32(result)
 }

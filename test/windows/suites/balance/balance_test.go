@@ -22,7 +22,7 @@ const (
 	nat    = `{"Name":"nat","Type":"NAT","Ipams":[{"Subnets":[{"IpAddressPrefix":"172.20.0.0/16","Routes":[{"NextHop":"172.20.0.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2}}`
 )
 
-// newClient is a host of that build with the pods' bridge, and a network of others.
+// newClient returns a client of a host of that build, with the pods' bridge and a foreign network.
 func newClient(t *testing.T, build int) *client {
 	t.Helper()
 	log := &calls.Log{}
@@ -40,10 +40,10 @@ func newClient(t *testing.T, build int) *client {
 	return c
 }
 
-// host is the suite's view of a simulated HNS. Endpoints are on another node.
+// host adapts a simulated HNS to the suite. Endpoints are on another node.
 type host struct {
 	*client
-	foreign string // ID of an endpoint in the network of others
+	foreign hns.ID // an endpoint in the foreign network
 }
 
 func (h *host) Endpoint(n int, _ v1.Protocol) netip.AddrPort {
@@ -60,11 +60,11 @@ func (h *host) Observe(_ *testing.T, route proxy.Route) []netip.AddrPort {
 	return h.reach(numbers[route.Protocol], route.Front)
 }
 
-// Occupy makes a load balancer on an endpoint of others.
+// Occupy creates a load balancer on a foreign endpoint.
 func (h *host) Occupy(t *testing.T, protocol v1.Protocol, front netip.AddrPort) func() {
 	t.Helper()
 	id, err := h.CreateLoadBalancer(t.Context(), hns.LoadBalancer{VIP: front.Addr(), Protocol: numbers[protocol], ExternalPort: front.Port(), InternalPort: 80,
-		Endpoints: []string{h.foreign}})
+		Endpoints: []hns.ID{h.foreign}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,7 +89,8 @@ func (h *host) Writes() int { return h.writes }
 
 func (h *host) Inject(on bool) { h.inject = on }
 
-// TestSuite is that of all back ends, where load balancers are modified in place and where they are not.
+// TestSuite runs the suite of all back ends, on builds where load balancers are modified in place and on builds where
+// they are not.
 func TestSuite(t *testing.T) {
 	for _, build := range []int{17763, 20348, 26100} {
 		t.Run(fmt.Sprint(build), func(t *testing.T) {
@@ -99,7 +100,7 @@ func TestSuite(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				h.foreign, err = h.CreateEndpoint(t.Context(), hns.Network{ID: networks[0].ID}, hns.Endpoint{})
+				h.foreign, err = h.CreateEndpoint(t.Context(), hns.Network{ID: hns.IDOf(networks[0].ID)}, hns.Endpoint{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -109,7 +110,7 @@ func TestSuite(t *testing.T) {
 	}
 }
 
-// table is services with two endpoints each on other nodes.
+// table returns services with two endpoints each, on other nodes.
 func table(services int) *proxy.Table {
 	t := &proxy.Table{}
 	for i := range services {
@@ -121,8 +122,8 @@ func table(services int) *proxy.Table {
 	return t
 }
 
-// TestDown: an HNS that does not answer is unknown. Nothing is concluded from it, and what was there is there again, whether HNS restores
-// load balancers (26100) or loses them (20348).
+// TestDown: while HNS does not answer, its state is unknown and nothing is concluded from it. Afterwards everything is restored, whether
+// HNS restores load balancers (26100) or loses them (20348).
 func TestDown(t *testing.T) {
 	for _, build := range []int{20348, 26100} {
 		c := newClient(t, build)
@@ -156,7 +157,8 @@ func TestDown(t *testing.T) {
 	}
 }
 
-// TestFormerRun: what a killed proxy left is taken over where it is right and removed where it is not; others' stays.
+// TestFormerRun: a new proxy adopts what a killed proxy left if it is right, and removes it otherwise. Foreign objects
+// stay.
 func TestFormerRun(t *testing.T) {
 	c := newClient(t, 20348)
 	if err := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"}).Sync(t.Context(), table(10), nil); err != nil {
@@ -166,11 +168,11 @@ func TestFormerRun(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	other, err := c.CreateEndpoint(t.Context(), hns.Network{ID: networks[1].ID}, hns.Endpoint{})
+	other, err := c.CreateEndpoint(t.Context(), hns.Network{ID: hns.IDOf(networks[1].ID)}, hns.Endpoint{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.CreateLoadBalancer(t.Context(), hns.LoadBalancer{VIP: netip.MustParseAddr("10.97.0.1"), Protocol: 6, ExternalPort: 80, InternalPort: 80, Endpoints: []string{other}}); err != nil {
+	if _, err := c.CreateLoadBalancer(t.Context(), hns.LoadBalancer{VIP: netip.MustParseAddr("10.97.0.1"), Protocol: 6, ExternalPort: 80, InternalPort: 80, Endpoints: []hns.ID{other}}); err != nil {
 		t.Fatal(err)
 	}
 	writes := c.writes
@@ -185,7 +187,7 @@ func TestFormerRun(t *testing.T) {
 	}
 }
 
-// TestEndpointsVanish: endpoints below the load balancers are removed from outside, all of one and one of another; the next whole Sync repairs both.
+// TestEndpointsVanish: other programs remove endpoints of load balancers, all of one and one of another; the next whole Sync repairs both.
 func TestEndpointsVanish(t *testing.T) {
 	c := newClient(t, 20348)
 	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
@@ -210,8 +212,9 @@ func TestEndpointsVanish(t *testing.T) {
 	}
 }
 
-// TestCalls counts, for 2,000 services with 5,000 endpoints, and fewer where load balancers cannot be changed and are lost in a restart: one list per kind (networks, endpoints, load balancers) when everything is compared,
-// one change per object that differs. The calls of HNS' interface behind them, several for each object, are printed beside.
+// TestCalls counts calls for 2,000 services with 5,000 endpoints (fewer where load balancers cannot be modified and do not survive a restart). A
+// full comparison makes one list per kind (networks, endpoints, load balancers) and one change per object that differs. It also prints the
+// underlying HNS calls, several for each object.
 func TestCalls(t *testing.T) {
 	for _, size := range []struct{ build, services, endpoints, replace int }{{26100, 2000, 5000, 1}, {20348, 200, 500, 2}} {
 		build, services, endpoints := size.build, size.services, size.endpoints
@@ -251,7 +254,7 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestRefused: what HNS cannot do is told, and the rest goes on.
+// TestRefused: the back end reports what HNS cannot do and serves the rest.
 func TestRefused(t *testing.T) {
 	c := newClient(t, 20348)
 	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})

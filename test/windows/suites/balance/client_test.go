@@ -15,18 +15,18 @@ import (
 	hnssim "github.com/winkube/winkube/test/windows/simulators/hns"
 )
 
-// client is pkg/hns's Client over the simulator: the calls that hcsshim would make.
+// client implements pkg/hns's Client on the simulator, with the calls that hcsshim would make.
 type client struct {
 	*hnssim.HNS
 	log    *calls.Log
 	writes int
 	lists  int
-	inject bool // one call in ten fails, or finds no HNS
+	inject bool // one call in ten fails or finds no HNS
 }
 
 var none = "00000000-0000-0000-0000-000000000000"
 
-// call does one function and maps its error.
+// call executes a function and maps its error.
 func (c *client) call(function string, args ...string) (string, error) {
 	if err := c.injected(function); err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func (c *client) call(function string, args ...string) (string, error) {
 	return "", fmt.Errorf("%s: HRESULT %#x", function, uint32(result))
 }
 
-// injected is the failure of one call in ten.
+// injected fails one call in ten.
 func (c *client) injected(function string) error {
 	if !c.inject || !proxytest.OneInTen() {
 		return nil
@@ -56,7 +56,7 @@ func (c *client) injected(function string) error {
 
 const query = `{"SchemaVersion":{"Major":2,"Minor":0}%s}`
 
-// list reads all objects of a kind that a filter selects.
+// list returns all objects of a kind that match a filter.
 func list[T any](c *client, kind, filter string) ([]T, error) {
 	c.lists++
 	if filter != "" {
@@ -70,7 +70,7 @@ func list[T any](c *client, kind, filter string) ([]T, error) {
 	if err := json.Unmarshal([]byte(text), &ids); err != nil {
 		return nil, err
 	}
-	// Hundreds of functions read one list: were each of them to fail as often as a call, no list would ever be whole.
+	// Reading one list takes hundreds of calls. If each failed as often as other calls, no list would ever be complete.
 	breaks, failure := rand.IntN(len(ids)+1), c.injected("HcnOpen"+kind)
 	defer func(inject bool) { c.inject = inject }(c.inject)
 	c.inject = false
@@ -99,28 +99,28 @@ func list[T any](c *client, kind, filter string) ([]T, error) {
 	return out, nil
 }
 
-// create makes an object and returns its ID.
-func (c *client) create(kind string, args ...string) (string, error) {
+// create creates an object and returns its ID.
+func (c *client) create(kind string, args ...string) (hns.ID, error) {
 	c.writes++
 	handle, err := c.call("HcnCreate"+kind, args...)
 	if err != nil {
-		return "", err
+		return hns.ID{}, err
 	}
 	text, err := c.call("HcnQuery"+kind+"Properties", handle, fmt.Sprintf(query, ""))
 	if err != nil {
-		return "", err
+		return hns.ID{}, err
 	}
 	var object struct{ ID string }
 	if err := json.Unmarshal([]byte(text), &object); err != nil {
-		return "", err
+		return hns.ID{}, err
 	}
 	_, err = c.call("HcnClose"+kind, handle)
-	return object.ID, err
+	return hns.IDOf(object.ID), err
 }
 
-func (c *client) remove(kind, id string) error {
+func (c *client) remove(kind string, id hns.ID) error {
 	c.writes++
-	_, err := c.call("HcnDelete"+kind, id)
+	_, err := c.call("HcnDelete"+kind, id.String())
 	if err != nil && strings.Contains(err.Error(), hns.ErrNotFound.Error()) {
 		return nil
 	}
@@ -135,10 +135,10 @@ func (c *client) Network(_ context.Context, name string) (hns.Network, error) {
 	if len(found) == 0 {
 		return hns.Network{}, hns.ErrNotFound
 	}
-	n := hns.Network{ID: found[0].ID, Name: name, Overlay: found[0].Type == "Overlay", Subnet: netip.MustParsePrefix(found[0].Ipams[0].Subnets[0].IpAddressPrefix)}
+	n := hns.Network{ID: hns.IDOf(found[0].ID), Name: name, Overlay: found[0].Type == "Overlay", Subnet: netip.MustParsePrefix(found[0].Ipams[0].Subnets[0].IpAddressPrefix)}
 	for _, p := range found[0].Policies {
 		var s struct{ DestinationPrefix, ProviderAddress string }
-		if p.Type == "RemoteSubnetRoute" && json.Unmarshal(p.Settings, &s) == nil { // its MAC is the tunnel's affair
+		if p.Type == "RemoteSubnetRoute" && json.Unmarshal(p.Settings, &s) == nil { // its MAC belongs to the tunnel
 			n.Remote = append(n.Remote, hns.RemoteSubnet{Prefix: netip.MustParsePrefix(s.DestinationPrefix), Provider: netip.MustParseAddr(s.ProviderAddress)})
 		}
 	}
@@ -149,7 +149,7 @@ func (c *client) Endpoints(context.Context) ([]hns.Endpoint, error) {
 	found, err := list[hnssim.Endpoint](c, "Endpoint", "")
 	var out []hns.Endpoint
 	for _, e := range found {
-		one := hns.Endpoint{ID: e.ID, Network: e.HostComputeNetwork, MAC: e.MacAddress, Remote: e.Flags&1 != 0}
+		one := hns.Endpoint{ID: hns.IDOf(e.ID), Network: hns.IDOf(e.HostComputeNetwork), MAC: e.MacAddress, Remote: e.Flags&1 != 0}
 		for _, p := range e.Policies {
 			var s struct{ ProviderAddress string }
 			if p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil {
@@ -169,7 +169,7 @@ func (c *client) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	var out []hns.LoadBalancer
 	for _, l := range found {
 		p := l.PortMappings[0]
-		one := hns.LoadBalancer{ID: l.ID, Protocol: p.Protocol, ExternalPort: p.ExternalPort, InternalPort: p.InternalPort, Endpoints: l.HostComputeEndpoints,
+		one := hns.LoadBalancer{ID: hns.IDOf(l.ID), Protocol: p.Protocol, ExternalPort: p.ExternalPort, InternalPort: p.InternalPort, Endpoints: hns.IDsOf(l.HostComputeEndpoints),
 			DSR: l.Flags&1 != 0, IPv6: l.Flags&2 != 0, LocalRouted: p.Flags&2 != 0, ExternalIP: p.Flags&16 != 0, ClientAffinity: p.DistributionType == 2}
 		if len(l.FrontendVIPs) > 0 {
 			one.VIP = netip.MustParseAddr(l.FrontendVIPs[0])
@@ -182,8 +182,8 @@ func (c *client) LoadBalancers(context.Context) ([]hns.LoadBalancer, error) {
 	return out, err
 }
 
-func (c *client) CreateEndpoint(_ context.Context, network hns.Network, e hns.Endpoint) (string, error) {
-	document := hnssim.Endpoint{HostComputeNetwork: network.ID, MacAddress: e.MAC, SchemaVersion: hnssim.Version{Major: 2}}
+func (c *client) CreateEndpoint(_ context.Context, network hns.Network, e hns.Endpoint) (hns.ID, error) {
+	document := hnssim.Endpoint{HostComputeNetwork: network.ID.String(), MacAddress: e.MAC, SchemaVersion: hnssim.Version{Major: 2}}
 	for _, addr := range e.Addrs {
 		document.IpConfigurations = append(document.IpConfigurations, hnssim.IPConfig{IpAddress: addr.String()})
 	}
@@ -193,9 +193,9 @@ func (c *client) CreateEndpoint(_ context.Context, network hns.Network, e hns.En
 	if e.Provider.IsValid() {
 		document.Policies = []hnssim.Policy{{Type: "ProviderAddress", Settings: json.RawMessage(`{"ProviderAddress":"` + e.Provider.String() + `"}`)}}
 	}
-	handle, err := c.call("HcnOpenNetwork", network.ID)
+	handle, err := c.call("HcnOpenNetwork", network.ID.String())
 	if err != nil {
-		return "", err
+		return hns.ID{}, err
 	}
 	id, err := c.create("Endpoint", handle, none, text(document))
 	if _, closing := c.call("HcnCloseNetwork", handle); err == nil {
@@ -204,7 +204,7 @@ func (c *client) CreateEndpoint(_ context.Context, network hns.Network, e hns.En
 	return id, err
 }
 
-func (c *client) DeleteEndpoint(_ context.Context, id string) error { return c.remove("Endpoint", id) }
+func (c *client) DeleteEndpoint(_ context.Context, id hns.ID) error { return c.remove("Endpoint", id) }
 
 func document(lb hns.LoadBalancer) hnssim.LoadBalancer {
 	bit := func(set bool, flag uint32) uint32 {
@@ -213,9 +213,12 @@ func document(lb hns.LoadBalancer) hnssim.LoadBalancer {
 		}
 		return 0
 	}
-	d := hnssim.LoadBalancer{HostComputeEndpoints: lb.Endpoints, Flags: bit(lb.DSR, 1) | bit(lb.IPv6, 2), SchemaVersion: hnssim.Version{Major: 2},
+	d := hnssim.LoadBalancer{Flags: bit(lb.DSR, 1) | bit(lb.IPv6, 2), SchemaVersion: hnssim.Version{Major: 2},
 		PortMappings: []hnssim.PortMapping{{Protocol: lb.Protocol, InternalPort: lb.InternalPort, ExternalPort: lb.ExternalPort,
 			DistributionType: bit(lb.ClientAffinity, 2), Flags: bit(lb.LocalRouted, 2) | bit(lb.ExternalIP, 16)}}}
+	for _, id := range lb.Endpoints {
+		d.HostComputeEndpoints = append(d.HostComputeEndpoints, id.String())
+	}
 	if lb.VIP.IsValid() {
 		d.FrontendVIPs = []string{lb.VIP.String()}
 	}
@@ -225,12 +228,12 @@ func document(lb hns.LoadBalancer) hnssim.LoadBalancer {
 	return d
 }
 
-func (c *client) CreateLoadBalancer(_ context.Context, lb hns.LoadBalancer) (string, error) {
+func (c *client) CreateLoadBalancer(_ context.Context, lb hns.LoadBalancer) (hns.ID, error) {
 	return c.create("LoadBalancer", none, text(document(lb)))
 }
 
-func (c *client) ReplaceLoadBalancer(ctx context.Context, lb hns.LoadBalancer) (string, error) {
-	handle, err := c.call("HcnOpenLoadBalancer", lb.ID)
+func (c *client) ReplaceLoadBalancer(ctx context.Context, lb hns.LoadBalancer) (hns.ID, error) {
+	handle, err := c.call("HcnOpenLoadBalancer", lb.ID.String())
 	if err == nil {
 		_, err = c.call("HcnModifyLoadBalancer", handle, text(document(lb)))
 		if _, closing := c.call("HcnCloseLoadBalancer", handle); err == nil && closing == nil {
@@ -239,12 +242,12 @@ func (c *client) ReplaceLoadBalancer(ctx context.Context, lb hns.LoadBalancer) (
 		}
 	}
 	if err := c.DeleteLoadBalancer(ctx, lb.ID); err != nil {
-		return "", err
+		return hns.ID{}, err
 	}
 	return c.CreateLoadBalancer(ctx, lb)
 }
 
-func (c *client) DeleteLoadBalancer(_ context.Context, id string) error {
+func (c *client) DeleteLoadBalancer(_ context.Context, id hns.ID) error {
 	return c.remove("LoadBalancer", id)
 }
 
@@ -256,7 +259,7 @@ func text(value any) string {
 	return string(b)
 }
 
-// reach says which endpoints' addresses a load balancer at a front leads to.
+// reach returns the endpoint addresses of the load balancer at a front.
 func (c *client) reach(protocol uint32, front netip.AddrPort) []netip.AddrPort {
 	balancers, err := list[hnssim.LoadBalancer](c, "LoadBalancer", "")
 	endpoints, more := list[hnssim.Endpoint](c, "Endpoint", "")
@@ -277,4 +280,21 @@ func (c *client) reach(protocol uint32, front netip.AddrPort) []netip.AddrPort {
 	}
 	slices.SortFunc(out, netip.AddrPort.Compare)
 	return out
+}
+
+// forgetful is an HNS that does not report session affinity and, if ports is set, reports another port.
+type forgetful struct {
+	*client
+	ports bool
+}
+
+func (f *forgetful) LoadBalancers(ctx context.Context) ([]hns.LoadBalancer, error) {
+	all, err := f.client.LoadBalancers(ctx)
+	for i := range all {
+		all[i].ClientAffinity = false
+		if f.ports {
+			all[i].InternalPort++
+		}
+	}
+	return all, err
 }

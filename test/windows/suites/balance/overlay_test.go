@@ -13,12 +13,14 @@ import (
 	hnssim "github.com/winkube/winkube/test/windows/simulators/hns"
 )
 
-// TestNodeJoins: a Service leads to a pod whose node HNS does not know yet, then to where that node is, and again when it has another address.
+const overlaySettings = `{"Name":"winkube.4096","Type":"Overlay","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.1.0/24",` +
+	`"Policies":[{"Type":"VSID","Settings":{"IsolationId":4096}}],"Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2}}`
+
+// TestNodeJoins: a Service leads to a pod on a node that HNS does not know yet, then to that node's address, and again to its new address.
 func TestNodeJoins(t *testing.T) {
 	for _, build := range []int{17763, 20348, 26100} {
 		c := &client{HNS: hnssim.New(hnssim.Options{Build: build, Log: &calls.Log{}})}
-		if _, err := c.create("Network", none, `{"Name":"winkube.4096","Type":"Overlay","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.1.0/24",`+
-			`"Policies":[{"Type":"VSID","Settings":{"IsolationId":4096}}],"Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2}}`); err != nil {
+		if _, err := c.create("Network", none, overlaySettings); err != nil {
 			t.Fatal(err)
 		}
 		networks, err := list[hnssim.Network](c, "Network", "")

@@ -19,7 +19,7 @@ import (
 	netshsim "github.com/winkube/winkube/test/windows/simulators/netsh"
 )
 
-// netsh is portproxy's Netsh over the simulator. It counts the runs of the program, and those that change something.
+// netsh implements portproxy's Netsh on the simulator. It counts program runs, and those that change something.
 type netsh struct {
 	*netshsim.Netsh
 	log          *calls.Log
@@ -50,7 +50,7 @@ func (n *netsh) Script(_ context.Context, lines []string) (string, error) {
 	return output, nil
 }
 
-// proxied is the suite's view of a host whose TCP services with one endpoint are port proxy rules; the rest is a fake's.
+// proxied adapts a host to the suite. TCP services with one endpoint are port proxy rules; a fake serves the rest.
 type proxied struct {
 	host
 	netsh     *netsh
@@ -104,7 +104,7 @@ func newProxied(t *testing.T) (*proxied, func() *portproxy.Backend) {
 	}
 }
 
-// TestPortProxySuite is the suite of all back ends over the wiring's composition.
+// TestPortProxySuite runs the suite of all back ends on the composition that the proxy uses.
 func TestPortProxySuite(t *testing.T) {
 	proxytest.Run(t, func(t *testing.T) (proxy.Backend, proxytest.Host) {
 		h, start := newProxied(t)
@@ -112,7 +112,7 @@ func TestPortProxySuite(t *testing.T) {
 	})
 }
 
-// single is services with one endpoint each.
+// single returns services with one endpoint each.
 func single(services int) *proxy.Table {
 	want := table(services)
 	for i := range want.Routes {
@@ -121,11 +121,11 @@ func single(services int) *proxy.Table {
 	return want
 }
 
-// TestForeignRule: a rule of an administrator stays as it is, whether it is in the way, leads where ours would, or has nothing to do with us.
+// TestForeignRule: an administrator's rule stays unchanged, whether it conflicts with ours, leads where ours would, or is unrelated.
 func TestForeignRule(t *testing.T) {
 	h, start := newProxied(t)
 	foreign := []netshsim.Rule{
-		{Kind: "v4tov4", ListenAddress: "10.96.0.0", ListenPort: "80", ConnectAddress: "10.9.9.9", ConnectPort: "80"}, // in the way of service 0
+		{Kind: "v4tov4", ListenAddress: "10.96.0.0", ListenPort: "80", ConnectAddress: "10.9.9.9", ConnectPort: "80"}, // conflicts with service 0
 		{Kind: "v4tov4", ListenAddress: "10.96.0.1", ListenPort: "80", ConnectAddress: "10.1.0.1", ConnectPort: "8080"},
 		{Kind: "v4tov4", ListenAddress: "*", ListenPort: "9000", ConnectAddress: "10.9.9.9", ConnectPort: "80"},
 		{Kind: "v6tov6", ListenAddress: "fd00::1", ListenPort: "80", ConnectAddress: "fd00::2", ConnectPort: "80"},
@@ -158,8 +158,8 @@ func TestForeignRule(t *testing.T) {
 	}
 }
 
-// TestPortProxyFormerRun: what a killed proxy left, and a reboot kept, is taken over where it is right, changed where it is not, and removed
-// where it is not wanted; rules deleted under a running proxy come again.
+// TestPortProxyFormerRun: a new proxy adopts the rules that a killed proxy left and a reboot kept. It changes wrong ones and removes
+// unwanted ones. It restores rules that are deleted while it runs.
 func TestPortProxyFormerRun(t *testing.T) {
 	h, start := newProxied(t)
 	sync := func(b *portproxy.Backend, want *proxy.Table) string {
@@ -174,7 +174,18 @@ func TestPortProxyFormerRun(t *testing.T) {
 	want := single(8)
 	want.Routes[3].Backends[0].Addr = netip.MustParseAddrPort("10.1.7.7:8080")
 	b := start()
+	h.netsh.log.Reset()
 	first := sync(b, want)
+	// IP Helper read the rules before their addresses existed: each is deleted and added again.
+	for _, line := range []string{"-f: interface portproxy delete v4tov4 listenport=80 listenaddress=10.96.0.2", "-f: interface portproxy add v4tov4 listenport=80 listenaddress=10.96.0.2 connectaddress=10.1.0.2 connectport=8080"} {
+		if got := strings.Count(h.netsh.log.String(), line); got != 1 {
+			t.Errorf("%q is run %d times after a reboot, want once:\n%s", line, got, h.netsh.log)
+		}
+	}
+	h.netsh.log.Reset()
+	if sync(b, want); strings.Contains(h.netsh.log.String(), " add ") || strings.Contains(h.netsh.log.String(), " delete v") {
+		t.Errorf("the second time nothing is to do:\n%s", h.netsh.log)
+	}
 	if strings.Count(first, "portproxy v4tov4") != 8 || strings.Count(first, "portproxy v6tov4 fd57:494e:4b55:4245") != 8 || !strings.Contains(first, "10.96.0.3:80 to 10.1.7.7:8080") {
 		t.Errorf("after a reboot:\n%s", first)
 	}
@@ -189,7 +200,7 @@ func TestPortProxyFormerRun(t *testing.T) {
 	}
 }
 
-// TestPortProxyUnknown: a netsh that says nothing of use is unknown. Nothing is concluded from it.
+// TestPortProxyUnknown: if netsh's output is unusable, the state is unknown and nothing is concluded from it.
 func TestPortProxyUnknown(t *testing.T) {
 	h, start := newProxied(t)
 	b, want := start(), single(3)
@@ -212,7 +223,7 @@ func TestPortProxyUnknown(t *testing.T) {
 	}
 }
 
-// TestPortProxyKinds: rules between the families, node ports on all addresses, and what a rule cannot do.
+// TestPortProxyKinds: rules between address families, node ports on all addresses, and what a rule cannot do.
 func TestPortProxyKinds(t *testing.T) {
 	h, start := newProxied(t)
 	want := single(5)
@@ -237,7 +248,7 @@ func TestPortProxyKinds(t *testing.T) {
 			t.Errorf("%q is missing in:\n%s", line, h.netsh)
 		}
 	}
-	to(0, "10.96.0.1:80", "10.244.1.7:80") // another kind of rule at the same listener
+	to(0, "10.96.0.1:80", "10.244.1.7:80") // another kind of rule for the same listener
 	if err := b.Sync(t.Context(), want, []proxy.ServiceName{want.Routes[0].Service.ServiceName}); !strings.Contains(h.netsh.String(), "v4tov4 10.96.0.1:80") || strings.Contains(h.netsh.String(), "v4tov6") {
 		t.Errorf("%v\n%s", err, h.netsh)
 	}
@@ -250,7 +261,8 @@ func TestPortProxyKinds(t *testing.T) {
 	}
 }
 
-// TestPortProxyCalls counts runs of netsh for 2,000 services: one listing and one script cold, one script for a change.
+// TestPortProxyCalls counts runs of netsh for 2,000 services: one listing and one script at start, one script per
+// change.
 func TestPortProxyCalls(t *testing.T) {
 	h, start := newProxied(t)
 	b, want := start(), single(2000)

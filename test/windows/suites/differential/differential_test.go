@@ -24,9 +24,10 @@ import (
 
 var update = flag.Bool("update", false, "rewrite the golden states; their explanations are kept")
 
-// TestUpstream plays testdata/*.txtar on each of "builds" of Windows: "setup" is what a CNI plugin has made in HNS (calls, one a line), "config" kube-proxy's
-// configuration, then pairs of "N.yaml" (objects that change) and "N.state" (what HNS has afterwards). NODE_IP and NODE_MAC stand for this
-// machine's, FREE_ADDRESS for a port of loopback. "on BUILD" has lines that are others on that build, as "line" => "line".
+// TestUpstream plays testdata/*.txtar on each of the Windows builds in "builds". "setup" is what a CNI plugin did in HNS (one call per line),
+// "config" is kube-proxy's configuration. Pairs follow: "N.yaml" (objects that change) and "N.state" (HNS's state afterwards). NODE_IP and NODE_MAC
+// are placeholders for this machine's addresses, FREE_ADDRESS for an address and port on loopback. "on BUILD" lists lines that differ on that
+// build, as "line" => "line".
 func TestUpstream(t *testing.T) {
 	paths, err := filepath.Glob("testdata/*.txtar")
 	if err != nil || len(paths) == 0 {
@@ -43,8 +44,8 @@ func TestUpstream(t *testing.T) {
 				t.Fatal(err)
 			}
 			t.Run(strings.TrimSuffix(filepath.Base(path), ".txtar")+"/"+field, func(t *testing.T) {
-				if !*update { // which changes the archive
-					t.Parallel() // kube-proxy waits more than it computes
+				if !*update { // -update changes the archive
+					t.Parallel() // kube-proxy mostly waits
 				}
 				play(t, path, archive, build)
 			})
@@ -83,7 +84,7 @@ func play(t *testing.T, path string, archive *txtar.Archive, build int) {
 	}
 	p := rig.Test(t, build)
 	exe := kubeProxy(t)
-	ctx, cancel := context.WithTimeout(t.Context(), 8*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Minute)
 	defer cancel()
 	node := thisNode(t)
 	w := sim.New(build)
@@ -129,7 +130,7 @@ func play(t *testing.T, path string, archive *txtar.Archive, build int) {
 	if unknown := w.Log.Unknown(); len(unknown) > 0 {
 		t.Errorf("the simulators were asked for what they do not know: %v", unknown)
 	}
-	if w.HNS.OpenHandles() > 2 { // a call may be going on
+	if w.HNS.OpenHandles() > 2 { // a call may be in progress
 		t.Errorf("%d handles are open", w.HNS.OpenHandles())
 	}
 	if *update {
@@ -139,7 +140,7 @@ func play(t *testing.T, path string, archive *txtar.Archive, build int) {
 	}
 }
 
-// check waits until HNS has the state and sees that each line of it is explained.
+// check waits until HNS has the state, and requires an explanation for each line.
 func check(ctx context.Context, t *testing.T, w *sim.World, node machine, name, want string) {
 	t.Helper()
 	var lines []string
@@ -151,14 +152,14 @@ func check(ctx context.Context, t *testing.T, w *sim.World, node machine, name, 
 		lines = append(lines, text)
 	}
 	wanted := strings.Join(lines, "\n") + "\n"
-	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
 	if err := w.Log.Wait(ctx, func() bool { return node.blank(w.HNS.String()) == wanted }); err != nil {
 		t.Errorf("state %s is not reached; HNS has:\n%s\nwanted:\n%s", name, node.blank(w.HNS.String()), wanted)
 	}
 }
 
-// quiet waits until nothing has been called for a while: in -update there is no state to wait for.
+// quiet waits until no call has arrived for a while: with -update there is no state to wait for.
 func quiet(ctx context.Context, t *testing.T, w *sim.World) {
 	t.Helper()
 	for before := -1; ; {
@@ -175,7 +176,7 @@ func quiet(ctx context.Context, t *testing.T, w *sim.World) {
 	}
 }
 
-// explain puts the explanations of the former state behind the lines that are still there.
+// explain moves the explanations of the former state to the lines that still exist.
 func explain(state, former string) string {
 	reasons := map[string]string{}
 	for line := range strings.Lines(former) {
@@ -191,7 +192,7 @@ func explain(state, former string) string {
 	return b.String()
 }
 
-// setUp does calls of HNS; $network in an argument is the first network's handle.
+// setUp makes HNS calls; $network in an argument is the first network's handle.
 func setUp(t *testing.T, w *sim.World, text string) {
 	t.Helper()
 	network := ""
@@ -215,7 +216,7 @@ func setUp(t *testing.T, w *sim.World, text string) {
 	w.Log.Reset()
 }
 
-// machine is this one, as kube-proxy finds it for an overlay network: it wants the hardware address behind the node's.
+// machine is this machine as kube-proxy sees it on an overlay network: it needs the MAC address of the node's address.
 type machine struct{ ip, mac string }
 
 func thisNode(t *testing.T) machine {
@@ -229,7 +230,7 @@ func (m machine) blank(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(text, m.ip, "NODE_IP"), m.mac, "NODE_MAC")
 }
 
-// kubeProxy is upstream's program, which is built when it is not there.
+// kubeProxy returns upstream's program, building it if it is missing.
 func kubeProxy(t *testing.T) string {
 	t.Helper()
 	root, err := rig.Root()
@@ -248,7 +249,7 @@ func kubeProxy(t *testing.T) string {
 	return exe
 }
 
-// startProxy starts kube-proxy and ends it with the test. The context that it returns ends when the program does.
+// startProxy starts kube-proxy and stops it when the test ends. The returned context ends when the program does.
 func startProxy(ctx context.Context, t *testing.T, p *rig.Prefix, exe, api, config string) context.Context {
 	t.Helper()
 	kubeconfig := "apiVersion: v1\nkind: Config\nclusters: [{name: c, cluster: {server: '" + api + "'}}]\n" +

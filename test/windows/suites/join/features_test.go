@@ -19,7 +19,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// featurePods are a pod of two containers, one with a pipe of the host, and two whose mounts Windows would take otherwise than they say.
+// featurePods are a pod of two containers, one with a host pipe, and two pods whose mounts Windows would interpret differently.
 const featurePods = `---
 apiVersion: v1
 kind: Pod
@@ -65,7 +65,8 @@ spec:
 // sharedNetworks is the first build whose containers can join another's network and have pipes: version 1709.
 const sharedNetworks = 16299
 
-// features has pods of what Windows Servers differ in, and of names that mean something else there. identities waits for their end.
+// features runs pods for the differences between Windows Servers, and for names with another meaning on Windows. identities waits
+// until they end.
 func (m *member) features() {
 	m.Helper()
 	manifest := filepath.Join(m.TempDir(), "features.yaml")
@@ -99,10 +100,10 @@ func (m *member) features() {
 	m.did("name of a device, one place in two spellings", "Events")
 }
 
-// failed waits for a pod that was refused, with a reason.
+// failed waits until a pod was refused with a reason.
 func (m *member) failed(name string) {
 	m.Helper()
-	m.until(time.Minute, "the refusal of pod "+name, func(context.Context) error {
+	m.until(3*time.Minute, "the refusal of pod "+name, func(context.Context) error {
 		pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
 		if err == nil && (pod.Status.Phase != v1.PodFailed || pod.Status.Reason == "" || len(pod.Status.ContainerStatuses) > 0 && pod.Status.ContainerStatuses[0].ContainerID != "") {
 			err = fmt.Errorf("it is %+v", pod.Status)
@@ -111,13 +112,14 @@ func (m *member) failed(name string) {
 	})
 }
 
-// specsKey is where engines before 19.03 look for credential specs.
+// specsKey is where engines before 19.03 read credential specs.
 const specsKey = `HKEY_LOCAL_MACHINE\SOFTWARE\Microsoft\Windows NT\CurrentVersion\Virtualization\Containers\CredentialSpecs`
 
-// gmsaSpec is that of the pods.
+// gmsaSpec is the pods' credential spec.
 const gmsaSpec = `{"CmsPlugins":["ActiveDirectory"]}`
 
-// serveRegistry has the registry as a kubelet left it that was killed while a container started, and lets the engine read credential specs there.
+// serveRegistry sets the registry as a kubelet leaves it that is killed while a container starts, and lets the engine read credential specs from
+// it.
 func (m *member) serveRegistry() {
 	m.Helper()
 	for _, name := range []string{"winkube_" + m.host.Name + "_left", "contoso"} {
@@ -142,10 +144,10 @@ func (m *member) serveRegistry() {
 	m.Cleanup(func() { _ = server.Close() })
 }
 
-// specsGone wants no credential spec of ours in the registry, and the administrator's still there.
+// specsGone requires that none of our credential specs is in the registry, and that the administrator's remains.
 func (m *member) specsGone() {
 	m.Helper()
-	m.until(30*time.Second, "a registry without our credential specs", func(ctx context.Context) error {
+	m.until(time.Minute, "a registry without our credential specs", func(ctx context.Context) error {
 		out, err := m.Prefix.Run(ctx, "reg.exe", "query", specsKey)
 		if err == nil && (strings.Contains(out, "winkube_") || !strings.Contains(out, "contoso")) {
 			err = errors.New(out)
@@ -154,7 +156,7 @@ func (m *member) specsGone() {
 	})
 }
 
-// reserves checks the memory that is kept for Windows. The kubelet has ended: its log is complete.
+// reserves checks the memory reserved for Windows. The kubelet has ended: its log is complete.
 func (m *member) reserves() {
 	m.Helper()
 	node, err := client.CoreV1().Nodes().Get(m.Context(), m.host.Name, metav1.GetOptions{})
@@ -170,7 +172,8 @@ func (m *member) reserves() {
 	m.did("2 GiB of memory reserved, and said", "ok")
 }
 
-// awaitsDocker has the services wait for that of Docker, which is there and does not run; when it is gone they go on.
+// awaitsDocker lets the services wait for Docker's service, which exists and does not run. When it is deleted they
+// continue.
 func (m *member) awaitsDocker(start func()) {
 	m.Helper()
 	if _, err := m.Prefix.Run(m.Context(), "sc.exe", "create", "docker", "binpath=", `C:\k\dockerd.exe`, "start=", "demand"); err != nil {
@@ -178,7 +181,7 @@ func (m *member) awaitsDocker(start func()) {
 	}
 	start()
 	for _, one := range services {
-		m.served(30*time.Second, one.name+" waits for docker", func(context.Context) error {
+		m.served(time.Minute, one.name+" waits for docker", func(context.Context) error {
 			text, err := os.ReadFile(m.Path(`C:\var\log\` + one.name + `\` + one.name + ".log"))
 			if err == nil && !strings.Contains(string(text), `"Waiting for services" services="docker (stopped)"`) {
 				err = fmt.Errorf("its log is %s", text)

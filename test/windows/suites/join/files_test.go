@@ -13,7 +13,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// filePod is a pod that does one thing and ends.
+// filePod is a pod that does one thing and exits.
 const filePod = `---
 apiVersion: v1
 kind: Pod
@@ -37,7 +37,7 @@ spec:
   - {name: cache, emptyDir: {}}
 `
 
-// files has pods read and write where Windows mounts no single files, with the paths that the seeds' pages show.
+// files lets pods read and write where Windows cannot mount single files, with the paths from the seeds' pages.
 func (m *member) files() {
 	m.Helper()
 	ctx := m.Context()
@@ -75,16 +75,16 @@ func (m *member) files() {
 		m.Errorf("the end of the log as message: %q", got)
 	}
 	m.did("termination message: directory, copied out, volume, log", "ok")
-	// identities waits until they are gone, with its own, which have the same label.
+	// identities waits until they are gone, together with its own pods, which have the same label.
 	if _, err := cluster.Kubectl(ctx, "delete", "pods", "-n", m.space, "-l", "winkube.test/files=true", "--grace-period=0", "--wait=false"); err != nil {
 		m.Error(err)
 	}
 }
 
-// ended waits for a pod to end and returns its message.
+// ended waits until a pod has ended and returns its message.
 func (m *member) ended(name string, phase v1.PodPhase) (message string) {
 	m.Helper()
-	m.until(time.Minute, "the end of pod "+name, func(context.Context) error {
+	m.until(3*time.Minute, "the end of pod "+name, func(context.Context) error {
 		pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
 		if err != nil {
 			return err

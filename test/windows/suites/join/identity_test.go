@@ -17,7 +17,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// identityPod is a pod with an isolation, a credential spec, limits.
+// identityPod is a pod with an isolation mode, a credential spec and limits.
 const identityPod = `---
 apiVersion: v1
 kind: Pod
@@ -36,7 +36,7 @@ spec:
     resources: {limits: {cpu: 500m, memory: 64Mi}}
 `
 
-// identities have pods with Hyper-V isolation and a credential spec, and one whose credential spec is no JSON.
+// identities runs pods with Hyper-V isolation and a credential spec, and one whose credential spec is not JSON.
 func (m *member) identities() {
 	m.Helper()
 	ctx := m.Context()
@@ -75,7 +75,7 @@ func (m *member) identities() {
 	}
 }
 
-// inspect is what the engine of Windows has of one of the pod's containers.
+// inspect returns the Windows engine's view of one of the pod's containers.
 func (m *member) inspect(name string, container int) (in container.InspectResponse) {
 	m.Helper()
 	pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
@@ -93,10 +93,10 @@ func (m *member) inspect(name string, container int) (in container.InspectRespon
 	return in
 }
 
-// event waits for an Event of a pod with these words.
+// event waits for an Event of a pod that contains want.
 func (m *member) event(name, want string) {
 	m.Helper()
-	m.until(time.Minute, "the Event of pod "+name, func(context.Context) error {
+	m.until(3*time.Minute, "the Event of pod "+name, func(context.Context) error {
 		list, err := watched.Events().Lister().Events(m.space).List(labels.Everything())
 		if err != nil {
 			return err
@@ -115,15 +115,15 @@ func (m *member) event(name, want string) {
 	})
 }
 
-// hostDoctor has kubelet.exe examine the whole host: Wine has neither the feature Containers nor its services. It takes some seconds, in which
-// other things go on; what it returns waits for it and judges what it said.
+// hostDoctor runs kubelet.exe's check of the whole host in the background, for some seconds: Wine has neither the feature Containers nor its
+// services. judge waits for it and checks its output.
 func (m *member) hostDoctor() (judge func()) {
 	m.Helper()
 	cmd := m.agent("kubelet.exe", []string{"doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
 		`--root-dir=C:\kubelet`, "--pod-infra-container-image=" + lab.PauseImage, m.kubeletFlags()[3]})
 	report := make(chan string, 1)
 	go func() {
-		said, _ := m.Finish(cmd) // it finds faults
+		said, _ := m.Finish(cmd) // it fails because it finds faults
 		report <- said.Stdout + said.Stderr
 	}()
 	return func() { m.doctorSaid(<-report) }
@@ -141,7 +141,7 @@ func (m *member) doctorSaid(got string) {
 	m.did("kubelet.exe doctor", "ok")
 }
 
-// sizes are those of the programs that make leaves behind; the ones here count coverage.
+// sizes measures the programs that make builds: the ones under test have coverage counters.
 func (m *member) sizes() {
 	m.Helper()
 	for exe, most := range map[string]int64{"kubelet.exe": 45e6, "proxy.exe": 35e6} {

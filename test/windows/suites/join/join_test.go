@@ -24,7 +24,7 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-// TestJoin goes through the life of a node, for each Windows Server, on as many hosts at a time as there are.
+// TestJoin covers the life of a node for each Windows Server, in parallel on the available hosts.
 func TestJoin(t *testing.T) {
 	for _, build := range servers {
 		t.Run(strconv.Itoa(build), func(t *testing.T) {
@@ -59,7 +59,7 @@ func TestJoin(t *testing.T) {
 	}
 }
 
-// did writes a cell of the table.
+// did sets a cell of the table.
 func (m *member) did(check, cell string) {
 	results.set(check, m.Build, cell)
 	m.Logf("%5.1f s  %s: %s", time.Since(m.begin).Seconds(), check, cell)
@@ -67,7 +67,7 @@ func (m *member) did(check, cell string) {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.1f s", d.Seconds()) }
 
-// join starts the agents, which register the Node and make its network when it has its range of pods' addresses.
+// join starts the agents. They register the Node, and create its network once it has its pod range.
 func (m *member) join() {
 	ctx := m.Context()
 	m.startAgents()
@@ -76,22 +76,13 @@ func (m *member) join() {
 		began      time.Time
 	}{{"kubelet.exe", "10248", m.kubelet.begin}, {"proxy.exe", "10256", m.proxy.begin}} {
 		url := "http://127.0.0.1:" + one.port + "/healthz"
-		m.served(time.Minute, url, func(ctx context.Context) error { return m.get(ctx, url, "") })
+		m.served(3*time.Minute, url, func(ctx context.Context) error { return m.get(ctx, url, "") })
 		m.did(one.name+": start to /healthz", seconds(time.Since(one.began)))
 	}
-	var cidr string
-	took := m.until(time.Minute, "Node "+m.host.Name, func(context.Context) error {
-		node, err := watched.Nodes().Lister().Get(m.host.Name)
-		if err == nil && node.Spec.PodCIDR == "" {
-			err = errors.New("it has no spec.podCIDR")
-		}
-		if err == nil {
-			cidr = node.Spec.PodCIDR
-		}
-		return err
-	})
-	m.did("then to a registered Node", seconds(took))
-	m.until(time.Minute, "Node Ready", func(context.Context) error { return m.ready(time.Time{}) })
+	took := time.Now()
+	m.podCIDR = m.rangeOfNode()
+	m.did("then to a registered Node", seconds(time.Since(took)))
+	m.until(3*time.Minute, "Node Ready", func(context.Context) error { return m.ready(time.Time{}) })
 	m.did("Node Ready", "ok")
 	node, err := client.CoreV1().Nodes().Get(ctx, m.host.Name, metav1.GetOptions{})
 	if err != nil {
@@ -111,10 +102,9 @@ func (m *member) join() {
 	m.did("nodeInfo, labels", info.KernelVersion)
 	m.did("kubelet.exe: resident memory", m.kubelet.memory())
 	m.did("proxy.exe: resident memory", m.proxy.memory())
-	m.podCIDR = cidr
 }
 
-// ready is nil when the Node is Ready and its kubelet said so after since.
+// ready returns nil if the Node is Ready and its kubelet has reported so after since.
 func (m *member) ready(since time.Time) error {
 	lease, err := leases.Leases(v1.NamespaceNodeLease).Get(m.host.Name)
 	if err != nil {
@@ -138,13 +128,13 @@ func (m *member) ready(since time.Time) error {
 	return errors.New("the Node has no condition Ready")
 }
 
-// sampleFiles are those of build/samples that run on Windows too.
+// sampleFiles are the files of build/samples that also run on Windows.
 var sampleFiles = []string{"configmap.yaml", "daemonset.yaml", "deployment.yaml", "emptydir.yaml", "hostpath.yaml", "iis.yaml", "secret.yaml"}
 
 var selector = regexp.MustCompile(`(?m)^( *)nodeSelector:$`)
 
-// forWindows makes a sample one for a Windows node: the selectors, a path of the host, and node ports that neither the samples on Linux nor
-// those of the other Windows Servers have.
+// forWindows adapts a sample to a Windows node: the selectors, a host path, and node ports that neither the samples on Linux nor those on
+// other Windows Servers use.
 func forWindows(text, node string, build int) string {
 	ports := strconv.Itoa(311 + slices.Index(rig.Builds, build))
 	text = strings.NewReplacer(
@@ -154,7 +144,7 @@ func forWindows(text, node string, build int) string {
 	return selector.ReplaceAllString(text, "$0\n$1  kubernetes.io/hostname: "+node)
 }
 
-// samples runs the seeds' samples and looks into them.
+// samples runs the seeds' samples and checks them.
 func (m *member) samples() {
 	ctx := m.Context()
 	dir := m.TempDir()
@@ -177,7 +167,7 @@ func (m *member) samples() {
 	if _, err := cluster.Kubectl(ctx, "apply", "-n", m.space, "-f", dir); err != nil {
 		m.Fatal(err)
 	}
-	took := m.until(2*time.Minute, "9 pods Ready", func(context.Context) error { return m.podsReady(9, 0) })
+	took := m.until(5*time.Minute, "9 pods Ready", func(context.Context) error { return m.podsReady(9, 0) })
 	m.did("samples: 9 pods Ready", seconds(took))
 	for _, look := range []struct{ pod, want string }{
 		{"my-secret-pod cat /etc/secret/username", "admin"},
@@ -197,10 +187,11 @@ func (m *member) samples() {
 	m.did("secret, configMap, hostPath, emptyDir", "ok")
 }
 
-// hostLabel names the host whose test made a namespace.
+// hostLabel is the host whose test created a namespace.
 const hostLabel = "winkube.test/host"
 
-// namespace makes a namespace of that name and more, which goes with the test: that of an earlier test may still be on its way out.
+// namespace creates a namespace with that prefix and deletes it when the test ends. The suffix avoids an earlier test's namespace
+// that is still terminating.
 func (m *member) namespace(name string) {
 	m.Helper()
 	space := &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: name + "-", Labels: map[string]string{hostLabel: m.host.Name}}}
@@ -210,26 +201,30 @@ func (m *member) namespace(name string) {
 	}
 	m.space = space.Name
 	m.Cleanup(func() {
-		_, _ = cluster.Kubectl(context.Background(), "delete", "namespace", m.space, "--ignore-not-found", "--wait=false")
+		ctx := context.Background()
+		if m.Failed() { // the kubelet that would remove its pods is gone, and its node ports are needed again
+			_, _ = cluster.Kubectl(ctx, "delete", "pods,services", "--all", "-n", m.space, "--force", "--grace-period=0", "--ignore-not-found")
+		}
+		_, _ = cluster.Kubectl(ctx, "delete", "namespace", m.space, "--ignore-not-found", "--wait=false")
 	})
-	m.until(20*time.Second, "service account", func(context.Context) error {
+	m.until(time.Minute, "service account", func(context.Context) error {
 		_, err := watched.ServiceAccounts().Lister().ServiceAccounts(m.space).Get("default")
 		return err
 	})
 }
 
-// inPod runs the sample's command in a pod: exec. A kubelet that has just started may not know the pod yet.
+// inPod runs the sample's command in a pod with exec. A kubelet that has just started may not know the pod yet.
 func (m *member) inPod(line string) (out string) {
 	m.Helper()
 	words := strings.Fields(line)
-	m.served(30*time.Second, "exec in "+line, func(ctx context.Context) (err error) {
+	m.served(time.Minute, "exec in "+line, func(ctx context.Context) (err error) {
 		out, err = cluster.Kubectl(ctx, append([]string{"exec", "-n", m.space, words[0], "--", "/sample"}, words[1:]...)...)
 		return err
 	})
 	return out
 }
 
-// podsReady is nil when so many pods of the test are Ready and each of their containers was started again at least restarts times.
+// podsReady returns nil if want pods of the test are Ready and each of their containers has restarted at least restarts times.
 func (m *member) podsReady(want int, restarts int32) error {
 	pods, err := watched.Pods().Lister().Pods(m.space).List(labels.Everything())
 	if err != nil {
@@ -254,7 +249,7 @@ func (m *member) podsReady(want int, restarts int32) error {
 	return nil
 }
 
-// streams tries logs, exec with input, and port-forward.
+// streams tests logs, exec with input, and port-forward.
 func (m *member) streams() {
 	ctx := m.Context()
 	out, err := cluster.Kubectl(ctx, "logs", "-n", m.space, "iis")
@@ -273,7 +268,7 @@ func (m *member) streams() {
 
 func (m *member) forwards() {
 	m.Helper()
-	ctx, cancel := context.WithTimeout(m.Context(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(m.Context(), 2*time.Minute)
 	defer cancel()
 	forward := exec.CommandContext(ctx, cluster.KubectlPath(), "--kubeconfig="+cluster.Kubeconfig(), "port-forward", "-n", m.space, "pod/iis", ":80")
 	out, err := forward.StdoutPipe()
@@ -305,7 +300,7 @@ func (m *member) forwards() {
 	m.did("port-forward", "ok")
 }
 
-// services asks the service hello on its cluster address and the service iis on its node port, both on the node.
+// services requests the service hello on its cluster address and the service iis on its node port, both from the node.
 func (m *member) services() {
 	ctx := m.Context()
 	for _, name := range []string{"hello", "iis"} {
@@ -314,13 +309,13 @@ func (m *member) services() {
 			m.Fatal(err)
 		}
 		for _, where := range []string{service.Spec.ClusterIP, m.host.Addr.String() + ":" + strconv.Itoa(int(service.Spec.Ports[0].NodePort))} {
-			m.served(20*time.Second, "service "+name+" at "+where, func(ctx context.Context) error { return m.get(ctx, "http://"+where+"/hostname", name) })
+			m.served(time.Minute, "service "+name+" at "+where, func(ctx context.Context) error { return m.get(ctx, "http://"+where+"/hostname", name) })
 		}
 	}
 	m.did("services on the node: ClusterIP, node port", "ok")
 }
 
-// get wants a page that names the pod.
+// get requires a page that names the pod.
 func (m *member) get(ctx context.Context, url, want string) error {
 	out, err := m.host.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", url)
 	if err == nil && !strings.HasPrefix(out, want) {
@@ -329,7 +324,7 @@ func (m *member) get(ctx context.Context, url, want string) error {
 	return err
 }
 
-// containers are the ids of what runs for this test's pods.
+// containers returns the IDs of the running containers of this test's pods.
 func (m *member) containers() []string {
 	m.Helper()
 	list, err := m.host.Engine().Containers(m.Context())
@@ -346,26 +341,26 @@ func (m *member) containers() []string {
 	return ids
 }
 
-// replaced ends the kubelet in order and starts it again, as a new version of it is put in place: its pods run on.
+// replaced stops the kubelet normally and starts it again, as an upgrade does: its pods keep running.
 func (m *member) replaced() {
 	before := m.containers()
 	m.kubelet.stop()
 	begin := time.Now()
 	m.startKubelet()
-	m.until(time.Minute, "Node Ready after an orderly restart", func(context.Context) error { return m.ready(begin) })
+	m.until(3*time.Minute, "Node Ready after an orderly restart", func(context.Context) error { return m.ready(begin) })
 	if after := m.containers(); !slices.Equal(before, after) {
 		m.Errorf("containers before: %v\nafter: %v", before, after)
 	}
 	m.did("kubelet replaced in order: Node Ready again", seconds(time.Since(begin)))
 }
 
-// killed kills both agents; what runs goes on, and the next ones find it.
+// killed kills both agents. Containers keep running, and the next agents find them.
 func (m *member) killed() {
 	before := m.containers()
 	m.crash()
 	begin := time.Now()
 	m.startAgents()
-	m.until(time.Minute, "Node Ready after kill -9", func(context.Context) error { return m.ready(begin) })
+	m.until(3*time.Minute, "Node Ready after kill -9", func(context.Context) error { return m.ready(begin) })
 	m.did("kill -9 of both: Node Ready again", seconds(time.Since(begin)))
 	m.inPod("my-empty-dir-pod cat /cache/file")
 	m.services()
@@ -376,7 +371,7 @@ func (m *member) killed() {
 	m.state("state after kill -9", relayed)
 }
 
-// engineRestarts restarts the engine with its containers alive, as an update of Docker with live-restore does.
+// engineRestarts restarts the engine while its containers keep running, as an update of Docker with live-restore does.
 func (m *member) engineRestarts() {
 	before := m.containers()
 	m.engine.kill()
@@ -388,7 +383,7 @@ func (m *member) engineRestarts() {
 	}
 	m.startEngine()
 	begin := time.Now()
-	m.until(90*time.Second, "Node Ready after a restart of the engine", func(context.Context) error {
+	m.until(4*time.Minute, "Node Ready after a restart of the engine", func(context.Context) error {
 		if err := m.ready(time.Time{}); err != nil {
 			return err
 		}
@@ -402,7 +397,7 @@ func (m *member) engineRestarts() {
 	m.state("state after the engine's restart", relayed)
 }
 
-// reboots ends everything on the host immediately and starts it again.
+// reboots ends everything on the host abruptly and starts it again.
 func (m *member) reboots() {
 	ctx := m.Context()
 	before := m.containers()
@@ -420,7 +415,7 @@ func (m *member) reboots() {
 	begin := time.Now()
 	m.boot()
 	m.startAgents()
-	m.until(2*time.Minute, "pods after a reboot", func(context.Context) error {
+	m.until(5*time.Minute, "pods after a reboot", func(context.Context) error {
 		if err := m.ready(begin); err != nil {
 			return err
 		}
@@ -434,13 +429,13 @@ func (m *member) reboots() {
 	m.state("state after a reboot", relayed)
 }
 
-// leaves deletes everything and wants nothing left.
+// leaves deletes everything and checks that nothing remains.
 func (m *member) leaves() {
 	ctx := m.Context()
 	if _, err := cluster.Kubectl(ctx, "delete", "namespace", m.space, "--wait=false"); err != nil {
 		m.Fatal(err)
 	}
-	took := m.until(2*time.Minute, "no container", func(ctx context.Context) error {
+	took := m.until(5*time.Minute, "no container", func(ctx context.Context) error {
 		list, err := m.host.Engine().Containers(ctx)
 		if err == nil && len(list) > 0 {
 			err = fmt.Errorf("%d containers", len(list))
@@ -448,7 +443,7 @@ func (m *member) leaves() {
 		return err
 	})
 	m.did("namespace deleted: no container after", seconds(took))
-	m.until(30*time.Second, "no directory of a pod", func(context.Context) error {
+	m.until(time.Minute, "no directory of a pod", func(context.Context) error {
 		left, err := os.ReadDir(m.Path(`C:\kubelet\pods`))
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%d are left: %v", len(left), left)

@@ -18,13 +18,13 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-// cluster is the lab's; the tests take turns on its hosts for Windows.
+// cluster is the lab's cluster; the tests take turns on its Windows hosts.
 var (
 	cluster *lab.Cluster
 	client  kubernetes.Interface
-	servers []int          // that join
-	bin     string         // where kubelet.exe, proxy.exe and windockerd are
-	free    chan *lab.Host // hosts on which no test runs
+	servers []int          // the servers that join
+	bin     string         // the directory of kubelet.exe, proxy.exe and windockerd
+	free    chan *lab.Host // hosts without a running test
 )
 
 func TestMain(m *testing.M) {
@@ -56,7 +56,7 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	defer unlock()
 	keep := cluster.Running() || os.Getenv("WINKUBE_KEEP") != ""
 	built := make(chan error, 1)
-	go func() { built <- build(ctx) }() // while the cluster comes up
+	go func() { built <- build(ctx) }() // while the cluster starts
 	if err := cluster.Up(ctx); err != nil {
 		return 1, err
 	}
@@ -67,6 +67,9 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	free = make(chan *lab.Host, len(hosts))
 	for _, host := range hosts {
 		free <- host
+	}
+	if err := cluster.Step(ctx, "kubeadm: program, objects in the cluster", cluster.UpKubeadm); err != nil {
+		return 1, err
 	}
 	if client, err = cluster.Client(); err != nil {
 		return 1, err
@@ -80,7 +83,7 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 		return 1, err
 	}
 	flag.Parse()
-	if err := flag.Set("test.parallel", strconv.Itoa(len(hosts)+1)); err != nil { // they wait more than they compute
+	if err := flag.Set("test.parallel", strconv.Itoa(len(hosts)+1)); err != nil { // they mostly wait
 		return 1, err
 	}
 	code := m.Run()
@@ -91,7 +94,7 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	return code, err
 }
 
-// chosen are the Windows Servers that join: the named one, or all.
+// chosen returns the Windows Servers to test: the named one, or all.
 func chosen(name string) ([]int, error) {
 	if name == "" {
 		return rig.Builds, nil
@@ -103,10 +106,10 @@ func chosen(name string) ([]int, error) {
 	return []int{build}, nil
 }
 
-// newer is the version of a kubelet.exe to which the service is upgraded.
+// newer is the version of the kubelet.exe that the service is upgraded to.
 const newer = "99.0.0"
 
-// build makes the programs with counters of coverage and with the library that Wine needs; else they are what `make` makes.
+// build builds the programs like `make`, but with coverage counters and the patched standard library that Wine needs.
 func build(ctx context.Context) error {
 	bin = filepath.Join(cluster.Root, "_output/wine/bin")
 	overlay, err := rig.Overlay(ctx)
@@ -122,14 +125,17 @@ func build(ctx context.Context) error {
 		{"newer/kubelet.exe", "./cmd/kubelet", newer},
 	} {
 		flags := "-ldflags=-s -w -X github.com/winkube/winkube/pkg/daemon.Version=" + one.version
-		if err := rig.Go(ctx, "build", "-cover", "-overlay="+overlay, "-tags=grpcnotrace", flags, "-o", filepath.Join(bin, one.exe), one.pkg); err != nil {
+		if err := rig.BuildCounted(ctx, filepath.Join(bin, one.exe), one.pkg, "-overlay="+overlay, flags); err != nil {
 			return err
 		}
+	}
+	if err := rig.GoTool(ctx, "kubeadm", "build", "-overlay="+overlay, lab.KubeadmFlags(), "-o", kubeadmPath(), "k8s.io/kubernetes/cmd/kubeadm"); err != nil {
+		return err
 	}
 	return rig.GoLinux(ctx, "build", "-o", filepath.Join(bin, "windockerd"), "./test/windows/simulators/engine/windockerd")
 }
 
-// table is what was seen: a line per check, a column per Windows Server.
+// table holds the results: a line per check, a column per Windows Server.
 type table struct {
 	mu    sync.Mutex
 	rows  []string
@@ -147,7 +153,7 @@ func (t *table) set(check string, build int, cell string) {
 	t.cells[check][build] = cell
 }
 
-// String prints the table.
+// String returns the table as text.
 func (t *table) String() string {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -25,18 +25,17 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
-	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
-// beneath are the interfaces of the engine of Linux.
+// beneath matches the interfaces of the Linux engine.
 var beneath = regexp.MustCompile(`^(docker|br-|veth)`)
 
-// simPort is where programs in the prefix find the simulators.
+// simPort is the port on which programs in the prefix reach the simulators.
 const simPort = 2376
 
-// podNetwork is the Docker network of the pods, which kubelet.exe makes.
+// podNetwork is the pods' Docker network, which kubelet.exe creates.
 const podNetwork = "winkube"
 
 // member is the third node.
@@ -46,18 +45,19 @@ type member struct {
 	host     *lab.Host
 	world    *sim.World // HNS, IP Helper, netsh, counters
 	begin    time.Time
-	space    string // namespace of its pods
+	space    string // namespace of this test's pods
 	podCIDR  string
-	restarts int32           // of each container, so far
+	restarts int32           // restarts of each container so far
 	updated  map[string]bool // golden files that -update has written
 	engine   *program
 	relay    func()
 	kubelet  *program
 	proxy    *program
-	covered  string // where the programs leave their counters
+	flanneld *program
+	mirrored string // the host's endpoint in HNS that Linux has too, as the pods' gateway; "": the engine beneath makes it
 }
 
-// program is a running one, with its log.
+// program is a running program with its log.
 type program struct {
 	cmd   *exec.Cmd
 	log   *bytes.Buffer
@@ -70,21 +70,23 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := &member{T: t, Prefix: p, host: host, begin: time.Now(), updated: map[string]bool{}, covered: filepath.Join(p.Dir, "covered")}
+	m := &member{T: t, Prefix: p, host: host, begin: time.Now(), updated: map[string]bool{}}
+	if build < firstSchema27 {
+		m.mirrored = podNetwork
+	}
 	t.Cleanup(func() {
 		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
 			one.kill()
 		}
-		m.collectCoverage()
-		if err := p.Close(); err != nil {
+		if err := errors.Join(p.WriteProfile(fmt.Sprintf("join-%d", build)), p.Close()); err != nil {
 			t.Error(err)
 		}
 	})
-	if err := errors.Join(p.Own(m.covered), m.forget(t.Context())); err != nil {
+	if err := m.forget(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	m.simulate()
-	for name, value := range m.environment() { // for services, which have no other
+	for name, value := range m.environment() { // for services, which inherit no other environment
 		if err := p.SetRegistry(t.Context(), `HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\Session Manager\Environment`, name, value); err != nil {
 			t.Fatal(err)
 		}
@@ -92,13 +94,14 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 	return m
 }
 
-// simulate gives the host what Wine lacks. The simulators live in this process, on the machine's network.
+// simulate adds what Wine lacks to the host. The simulators run in this process, in the machine's network.
 func (m *member) simulate() {
 	m.Helper()
-	m.world = sim.New(m.Build, "eth0") // as Wine calls the host's
+	m.world = sim.New(m.Build, "eth0") // Wine's name of the host's adapter
 	m.world.IPHelper.Hidden = func(name string) bool { return beneath.MatchString(name) }
 	m.world.Compute, m.world.Address = m.compute, m.host.Addr
 	m.world.IPHelper.OnAddress, m.world.IPHelper.OnRoute = m.mirror, m.mirrorRoute
+	m.world.OnAdapter, m.world.OnAttach = m.mirrorGateway, m.mirrorEndpoint
 	socket := m.host.RunDir("sim.sock")
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		m.Fatal(err)
@@ -117,7 +120,8 @@ func (m *member) simulate() {
 	}
 }
 
-// leadTo makes a port of the host lead to the simulators. What it carries, notifications of HNS among it, outlives the engine, as in Windows.
+// leadTo forwards a port of the host to the simulators. Its connections, including HNS notifications, survive a restart of the engine, as on
+// Windows.
 func (m *member) leadTo(socket string) {
 	m.Helper()
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--forward=%d=%s", simPort, socket))
@@ -137,10 +141,10 @@ func (m *member) leadTo(socket string) {
 	}
 }
 
-// mirror gives the host of Linux the addresses that proxy.exe adds by IP Helper: its sockets need them.
+// mirror adds the addresses that proxy.exe adds through IP Helper to the Linux host: its sockets need them.
 func (m *member) mirror(added bool, address netip.Prefix, _ string) {
 	if !address.IsSingleIP() {
-		return // of an adapter that HNS brings: the network beneath has its own
+		return // on an HNS adapter: the Linux network has its own address
 	}
 	m.onLinux(added, "address", address.String(), "dev", "lo")
 }
@@ -160,8 +164,8 @@ func (m *member) onLinux(added bool, object string, args ...string) {
 	}
 }
 
-// forget removes what a member before this one left in the cluster, in the engine and on the host: its Node, its containers, its network,
-// mirrored addresses and routes.
+// forget removes what an earlier member left in the cluster, in the engine and on the host: its Node, containers, network, mirrored
+// addresses and routes.
 func (m *member) forget(ctx context.Context) error {
 	if _, err := m.host.Exec(ctx, "ip", "address", "flush", "dev", "lo", "scope", "global"); err != nil {
 		return err
@@ -197,6 +201,9 @@ func (m *member) forget(ctx context.Context) error {
 			return err
 		}
 	}
+	if _, err := m.host.Exec(ctx, "sh", "-c", "ip link delete "+ownBridge+" 2>/dev/null || true"); err != nil {
+		return err
+	}
 	return m.host.Engine().RemoveNetwork(ctx, podNetwork)
 }
 
@@ -218,10 +225,10 @@ func (m *member) startEngine() {
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
 		"--hns="+m.host.RunDir("sim.sock"), "--registry="+m.host.RunDir("registry.sock"))
 	m.engine = m.start("windockerd", cmd)
-	m.served(30*time.Second, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
+	m.served(time.Minute, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }
 
-// startAgents starts both programs with the command lines of the seeds' pages, and credentials.
+// startAgents starts both programs with the command lines from the seeds' pages, and credentials.
 func (m *member) startAgents() {
 	m.Helper()
 	m.startKubelet()
@@ -233,9 +240,9 @@ func (m *member) startKubelet() {
 	m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", m.kubeletFlags()))
 }
 
-func (m *member) startProxy() {
+func (m *member) startProxy(more ...string) {
 	m.Helper()
-	m.proxy = m.start("proxy.exe", m.agent("proxy.exe", m.proxyFlags()))
+	m.proxy = m.start("proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), more...)))
 }
 
 // agent prepares one of our programs.
@@ -243,7 +250,7 @@ func (m *member) agent(exe string, flags []string) *exec.Cmd {
 	return m.agentAt(filepath.Join(bin, exe), flags)
 }
 
-// agentAt prepares one that lies elsewhere.
+// agentAt prepares the program at path.
 func (m *member) agentAt(path string, flags []string) *exec.Cmd {
 	cmd := m.Command(m.Context(), path, flags...)
 	for name, value := range m.environment() {
@@ -252,10 +259,10 @@ func (m *member) agentAt(path string, flags []string) *exec.Cmd {
 	return cmd
 }
 
-// environment is that of the agents. On Server 2016 it names the adapter for services' addresses as the seeds' pages do; later Servers leave
-// it to the proxy, which makes one.
+// environment returns the agents' environment. On Server 2016 it names the adapter for service addresses, as the seeds' pages do. On later
+// Servers the proxy creates one.
 func (m *member) environment() map[string]string {
-	env := map[string]string{"GOCOVERDIR": rig.WindowsPath(m.covered)}
+	env := map[string]string{}
 	if !m.world.HNS.V2() {
 		env["INTERFACE_TO_ADD_SERVICE_IP"] = "vEthernet (HNS Internal NIC)"
 	}
@@ -266,9 +273,8 @@ func (m *member) kubeletFlags() []string {
 	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
 	return []string{"--hostname-override=" + m.host.Name, "--pod-infra-container-image=" + lab.PauseImage, "--resolv-conf=",
 		"--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file=" + pki("ca.crt"),
-		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-dns=" + lab.DNSAddress, "--cluster-domain=" + lab.DNSDomain,
-		"--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
-		"--eviction-hard=", "--image-gc-high-threshold=100", "--v=2"} // the machine's disk is not the host's
+		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-cidr=" + lab.PodCIDR,
+		"--eviction-hard=", "--image-gc-high-threshold=100", "--v=2"} // the machine's disk is not the simulated host's
 }
 
 func (m *member) proxyFlags() []string {
@@ -301,17 +307,17 @@ func (p *program) kill() {
 	}
 }
 
-// stop asks a program to end and waits; programs of Windows see Ctrl-C.
+// stop asks a program to exit and waits; Windows programs receive Ctrl-C.
 func (p *program) stop() {
 	if p != nil && p.cmd.ProcessState == nil {
 		_ = p.cmd.Process.Signal(syscall.SIGINT)
-		timer := time.AfterFunc(20*time.Second, func() { _ = p.cmd.Process.Kill() })
+		timer := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
 		_ = p.cmd.Wait()
 		timer.Stop()
 	}
 }
 
-// memory is the resident set of a program, as text.
+// memory returns the resident set size of a program as text.
 func (p *program) memory() string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
 	if err != nil {
@@ -325,10 +331,10 @@ func (p *program) memory() string {
 	return fmt.Sprintf("%d MB", kilobytes/1000)
 }
 
-// socket is where the engine of Windows listens for the test itself.
+// socket returns the socket of the Windows engine for the test itself.
 func (m *member) socket() string { return m.host.RunDir("windows.sock") }
 
-// ask does a call of the engine of Windows, beside kubelet.exe.
+// ask sends a request to the Windows engine, independent of kubelet.exe.
 func (m *member) ask(ctx context.Context, method, path, body string) (string, error) {
 	request, err := http.NewRequestWithContext(ctx, method, "http://engine"+path, strings.NewReader(body))
 	if err != nil {
@@ -350,25 +356,8 @@ func (m *member) ask(ctx context.Context, method, path, body string) (string, er
 	return string(text), err
 }
 
-// crash kills both agents, as a loss of power would.
+// crash kills both agents, like a power failure.
 func (m *member) crash() {
 	m.kubelet.kill()
 	m.proxy.kill()
-}
-
-// collectCoverage turns the counters of programs that ended in order into a profile for test/windows/cover.
-func (m *member) collectCoverage() {
-	entries, err := os.ReadDir(m.covered)
-	if err != nil || len(entries) == 0 {
-		return
-	}
-	out := filepath.Join(cluster.Root, "_output/wine/cover")
-	if err := os.MkdirAll(out, 0o755); err != nil {
-		m.Error(err)
-		return
-	}
-	profile := filepath.Join(out, fmt.Sprintf("join-%d.txt", m.Build))
-	if said, err := output.Of(exec.Command("go", "tool", "covdata", "textfmt", "-i="+m.covered, "-o="+profile)); err != nil {
-		m.Errorf("cannot read the counters of coverage: %v: %s", err, said)
-	}
 }

@@ -11,8 +11,8 @@ import (
 	summary "k8s.io/kubelet/pkg/apis/stats/v1alpha1"
 )
 
-// compute is the Host Compute Service: it has the containers of the engine, and the figures of each one's first process. It has them at hand, as
-// HCS does: the engine beneath takes a second for those of several containers together.
+// compute simulates the Host Compute Service: it has the engine's containers, with the figures of each one's first process. It answers
+// immediately, like HCS: the Linux engine needs a second for the statistics of several containers.
 func (m *member) compute(id string) (properties string, found bool) {
 	details, err := m.host.Engine().Inspect(m.Context(), id)
 	if err != nil || details.State.Pid == 0 {
@@ -31,7 +31,7 @@ func (m *member) compute(id string) (properties string, found bool) {
 	return string(data), err == nil
 }
 
-// used reads a process's time and memory: fields 14, 15 (1/100 s) and 24 (pages) of proc_pid_stat(5), of which the second is in parentheses.
+// used returns a process's CPU time and memory: fields 14, 15 (1/100 s) and 24 (pages) of proc_pid_stat(5). Field 2 is in parentheses.
 func used(pid int) (time100ns, bytes uint64, err error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
@@ -49,13 +49,13 @@ func used(pid int) (time100ns, bytes uint64, err error) {
 	return (user + system) * per100th, pages * uint64(os.Getpagesize()), nil
 }
 
-// metrics wants figures of the node and of each pod, and those of containers from HCS.
+// metrics requires figures of the node and of each pod, and container figures from HCS.
 func (m *member) metrics() {
 	m.Helper()
 	asked := len(m.world.Log.Calls("HcsGetComputeSystemProperties"))
 	var got summary.Summary
 	var took time.Duration
-	m.until(30*time.Second, "/stats/summary", func(ctx context.Context) error {
+	m.until(time.Minute, "/stats/summary", func(ctx context.Context) error {
 		begin := time.Now()
 		text, err := client.CoreV1().RESTClient().Get().Resource("nodes").Name(m.host.Name).SubResource("proxy").Suffix("stats/summary").DoRaw(ctx)
 		took = time.Since(begin)

@@ -14,22 +14,22 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// news tells those who wait that something may have changed.
+// news notifies waiters that something may have changed.
 type news struct {
 	mu      sync.Mutex
-	changed chan struct{} // closed and renewed at each change
+	changed chan struct{} // closed and replaced at each change
 }
 
 // ofAPI reports changes of Nodes, Leases, Pods, Services, ServiceAccounts and Events.
 var ofAPI = &news{changed: make(chan struct{})}
 
-// Copies of what ofAPI reports. Tests that wait for something there read these, some thousand times.
+// Copies of what ofAPI reports. Tests poll these instead of the API server, some thousand times.
 var (
 	watched informersv1.Interface // its listers
 	leases  coordinationv1.LeaseLister
 )
 
-// next is closed at the next change.
+// next returns a channel that is closed at the next change.
 func (n *news) next() <-chan struct{} {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -43,7 +43,7 @@ func (n *news) tell() {
 	n.changed = make(chan struct{})
 }
 
-// follow has n report what the API server's watches deliver, until ctx ends.
+// follow reports the events of the API server's watches to n until ctx ends.
 func (n *news) follow(ctx context.Context, client kubernetes.Interface) error {
 	factory := informers.NewSharedInformerFactory(client, 0)
 	watched, leases = factory.Core().V1(), factory.Coordination().V1().Leases().Lister()
@@ -64,30 +64,35 @@ func (n *news) follow(ctx context.Context, client kubernetes.Interface) error {
 }
 
 const (
-	// settle gathers events that come together: one look serves them all.
+	// settle collects events that arrive together, so that they cause one check.
 	settle = 20 * time.Millisecond
-	// unheard is the poll interval for what no event reports, such as the engine's containers.
+	// unheard is the poll interval for changes without events, such as those of the engine's containers.
 	unheard = time.Second
-	// silent is that for what has no events at all: pages that a program begins to serve.
+	// silent is the poll interval for what has no events at all: pages that a program begins to serve.
 	silent = 100 * time.Millisecond
+	// leastPatience applies to every wait: under Wine, on a machine five times slower than ours, a second's work takes long.
+	leastPatience = 3 * time.Minute
 )
 
-// until asks until ok is nil, after each event of the API server and each call of a simulator, and returns how long it took.
+// until calls ok until it returns nil, after each event of the API server and each call of a simulator. It returns how long
+// that took.
 func (m *member) until(patience time.Duration, what string, ok func(context.Context) error) time.Duration {
 	m.Helper()
 	return m.repeat(patience, unheard, what, ok, func() (api, calls <-chan struct{}) { return ofAPI.next(), m.world.Log.Changed() })
 }
 
-// served is until for pages, of which nothing tells.
+// served is until for pages, which have no events.
 func (m *member) served(patience time.Duration, what string, ok func(context.Context) error) time.Duration {
 	m.Helper()
 	return m.repeat(patience, silent, what, ok, func() (api, calls <-chan struct{}) { return nil, nil })
 }
 
-// repeat asks until ok is nil: whenever one of the channels is closed, which are asked for before each time, and every so often.
+// repeat calls ok until it returns nil: at the given interval, and whenever one of the channels closes. It gets the channels
+// before each call, so that it misses no change. It ends the test after patience, or leastPatience if that is longer.
 func (m *member) repeat(patience, every time.Duration, what string, ok func(context.Context) error, events func() (api, calls <-chan struct{})) time.Duration {
 	m.Helper()
 	begin := time.Now()
+	patience = max(patience, leastPatience)
 	ctx, cancel := context.WithTimeout(m.Context(), patience)
 	defer cancel()
 	tick := time.NewTicker(every)
@@ -99,7 +104,7 @@ func (m *member) repeat(patience, every time.Duration, what string, ok func(cont
 		if err == nil {
 			return time.Since(begin)
 		}
-		if last == nil || !strings.Contains(err.Error(), "context deadline") { // which says less than what was before it
+		if last == nil || !strings.Contains(err.Error(), "context deadline") { // such an error says less than the previous one
 			last = err
 		}
 		select {

@@ -15,8 +15,8 @@ import (
 // services are our programs as the service manager knows them.
 var services = []struct{ name, exe string }{{"kubelet", "kubelet.exe"}, {"kube-proxy", "proxy.exe"}}
 
-// asServices ends both programs in order and has them make themselves services. What Wine's service manager lacks is not seen here:
-// recovery actions, a delayed start, texts in the event log (docs/design/windows-quirks.md).
+// asServices stops both programs normally and lets them install themselves as services. It does not test what Wine's service
+// manager lacks: recovery actions, a delayed start, texts in the event log (docs/design/windows-quirks.md).
 func (m *member) asServices() {
 	m.kubelet.stop()
 	m.proxy.stop()
@@ -27,7 +27,7 @@ func (m *member) asServices() {
 		m.Fatal(err)
 	}
 	m.awaitsDocker(m.startServices)
-	m.until(time.Minute, "Node Ready by a service", func(context.Context) error { return m.ready(begin) })
+	m.until(3*time.Minute, "Node Ready by a service", func(context.Context) error { return m.ready(begin) })
 	m.inPod("my-secret-pod env")
 	m.services()
 	m.did("service install, start: Node Ready", seconds(time.Since(begin)))
@@ -36,7 +36,7 @@ func (m *member) asServices() {
 	}
 }
 
-// startServices installs both and starts them, each verb twice: said again it changes nothing.
+// startServices installs and starts both. It runs each verb twice: the second run changes nothing.
 func (m *member) startServices() {
 	m.Helper()
 	for i, flags := range [][]string{m.kubeletFlags(), m.proxyFlags()} {
@@ -56,26 +56,26 @@ func (m *member) startServices() {
 	}
 }
 
-// copyProgram lays a program out on drive C, where an upgrade may change it.
+// copyProgram copies a program to drive C, where an upgrade may replace it.
 func (m *member) copyProgram(exe string) {
 	m.Helper()
 	program, err := os.ReadFile(filepath.Join(bin, exe))
 	if err == nil {
-		err = os.WriteFile(m.Path(`C:\k\`+exe), program, 0o755)
+		err = m.WriteProgram(m.Path(`C:\k\`+exe), program)
 	}
 	if err != nil {
 		m.Fatal(err)
 	}
 }
 
-// upgrades has a kubelet.exe of another version take the place of the service's, and the one before come back. No pod is restarted.
+// upgrades replaces the service's kubelet.exe by another version, then restores the former one. No pod restarts.
 func (m *member) upgrades() {
 	m.Helper()
 	before := m.containers()
 	begin := time.Now()
 	m.doesWith(filepath.Join(bin, "newer", "kubelet.exe"), "version "+newer+" now runs instead of the previous one", "upgrade")
-	m.until(time.Minute, "Node Ready after an upgrade", func(context.Context) error { return m.ready(begin) })
-	m.served(30*time.Second, "a log of version "+newer, func(context.Context) error {
+	m.until(3*time.Minute, "Node Ready after an upgrade", func(context.Context) error { return m.ready(begin) })
+	m.served(time.Minute, "a log of version "+newer, func(context.Context) error {
 		text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`))
 		if err == nil && !strings.Contains(string(text), fmt.Sprintf("version=%q", newer)) {
 			err = errors.New("no kubelet of that version was started")
@@ -86,7 +86,7 @@ func (m *member) upgrades() {
 	m.did("service upgrade: Node Ready", seconds(time.Since(begin)))
 	begin = time.Now()
 	m.does("kubelet.exe", "the version before runs again", "rollback")
-	m.until(time.Minute, "Node Ready after a roll-back", func(context.Context) error { return m.ready(begin) })
+	m.until(3*time.Minute, "Node Ready after a roll-back", func(context.Context) error { return m.ready(begin) })
 	m.did("service rollback: Node Ready", seconds(time.Since(begin)))
 	if after := m.containers(); !slices.Equal(before, after) {
 		m.Errorf("containers before: %v\nafter: %v", before, after)
@@ -94,23 +94,25 @@ func (m *member) upgrades() {
 	m.did("containers kept over both", strconv.Itoa(len(before)))
 }
 
-// does runs `EXE service VERB` and wants a text in what it prints.
+// does runs `EXE service VERB` and requires want in its output.
 func (m *member) does(exe, want string, args ...string) string {
 	m.Helper()
 	return m.doesWith(`C:\k\`+exe, want, args...)
 }
 
-// doesWith is does with the program at a path.
+// doesWith is does for the program at a path.
 func (m *member) doesWith(exe, want string, args ...string) string {
 	m.Helper()
+	begin := time.Now()
 	said, err := m.Finish(m.agentAt(exe, append([]string{"service"}, args...)))
+	m.Logf("%5.1f s  %s service %s: %s", time.Since(m.begin).Seconds(), exe, args[0], seconds(time.Since(begin)))
 	if err != nil || !strings.Contains(said.Stdout, want) {
 		m.Fatalf("%s service %s: %v, want %q:\n%s", exe, args[0], err, want, said)
 	}
 	return said.Stdout
 }
 
-// stopServices ends the services and removes them, as an administrator does.
+// stopServices stops and removes the services, like an administrator.
 func (m *member) stopServices() {
 	for _, one := range services {
 		m.does(one.exe, one.name+": stopped", "stop")

@@ -30,8 +30,8 @@ const (
 	inHNS       = "hnslb"
 )
 
-// backEnds lets proxy.exe serve by port proxy rules, by load balancers of HNS where it has them, and again by relaying. Each removes what the
-// one before it left, load balancers where their network is named. Nothing flows through the first two here.
+// backEnds runs proxy.exe with port proxy rules, with HNS load balancers if HNS has them, and again with the relay. Each back end removes
+// what the previous one left, load balancers if their network is named. No traffic flows through the first two here.
 func (m *member) backEnds() {
 	named := "--network-name=" + podNetwork
 	back := []struct {
@@ -43,28 +43,36 @@ func (m *member) backEnds() {
 			continue
 		}
 		m.proxy.stop()
-		m.proxy = m.start("proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), one.flags...)))
+		m.startProxy(one.flags...)
+		m.proxyServes()
 		m.state("state with back end "+one.name, one.name)
 	}
 	m.services()
 }
 
-// removeRule removes the kubelet's rule of the firewall, as Remove-Node.ps1 does.
+// proxyServes waits until proxy.exe serves. Before, -update would record what was there before it.
+func (m *member) proxyServes() {
+	m.Helper()
+	const health = "http://127.0.0.1:10256/healthz"
+	m.served(time.Minute, health, func(ctx context.Context) error { return m.get(ctx, health, "") })
+}
+
+// removeRule removes the kubelet's firewall rule, as Remove-Node.ps1 does.
 func (m *member) removeRule() {
 	if out, code := m.world.Netsh.Run([]string{"advfirewall", "firewall", "delete", "rule", "name=" + network.FirewallRule}, nil); code != 0 {
 		m.Errorf("the kubelet's rule of the firewall: %s", out)
 	}
 }
 
-// cleanup removes what proxy.exe left on the host, load balancers too, of which an older HNS has none.
-func (m *member) cleanup() {
-	flags := append(m.proxyFlags(), "--cleanup", "--network-name="+podNetwork)
+// cleanup removes what proxy.exe left on the host, including load balancers, which an older HNS does not have.
+func (m *member) cleanup(more ...string) {
+	flags := append(append(m.proxyFlags(), more...), "--cleanup", "--network-name="+podNetwork)
 	if said, err := m.Finish(m.agent("proxy.exe", flags)); err != nil {
 		m.Errorf("proxy.exe --cleanup: %v: %s", err, said)
 	}
 }
 
-// without is a dump without what a host with Docker always has, the network nat and its adapter, and without forwarding, which stays on.
+// without removes from a dump what a host with Docker always has, the network nat and its adapter, and forwarding, which stays on.
 func (m *member) without(dump string) string {
 	var left strings.Builder
 	for line := range strings.Lines(dump) {
@@ -75,13 +83,13 @@ func (m *member) without(dump string) string {
 	return left.String()
 }
 
-// golden is the file of one Windows Server, for one of the proxy's back ends.
+// golden returns the golden file of one Windows Server and one back end.
 func (m *member) golden(backEnd string) string {
 	return fmt.Sprintf("testdata/%d-%s.state", m.Build, backEnd)
 }
 
-// state waits until the simulators have what the golden file says. -update writes the file when the simulators have been as they are for some
-// seconds, the first time that it is asked for.
+// state waits until the simulators match the golden file. With -update, its first call writes the file once the simulators have not changed
+// for some seconds.
 func (m *member) state(check, backEnd string) {
 	m.Helper()
 	if *update && !m.updated[backEnd] {
@@ -94,7 +102,7 @@ func (m *member) state(check, backEnd string) {
 	m.did(check, "ok")
 }
 
-// quiet returns the simulators' state when it has been the same for some seconds.
+// quiet returns the simulators' state once it has not changed for some seconds.
 func (m *member) quiet() (text string) {
 	m.Helper()
 	const long = 5 * time.Second
@@ -138,23 +146,24 @@ var (
 	}{
 		{regexp.MustCompile(`\b[0-9a-f]{64}(\b|_)`), "ID$1"},
 		{regexp.MustCompile(`\b[0-9A-Fa-f]{2}([-:][0-9A-Fa-f]{2}){5}\b`), "MAC"},
-		{regexp.MustCompile(`fd57:[0-9a-f:]*:(\d+)`), "MARK:$1"}, // pkg/proxy/portproxy knows its rules by such an address
+		{regexp.MustCompile(`search [\w-]+\.svc\.`), "search NAMESPACE.svc."}, // in endpoints that the kubelet creates
+		{regexp.MustCompile(`fd57:[0-9a-f:]*:(\d+)`), "MARK:$1"},              // pkg/proxy/portproxy marks its rules with such an address
 		{regexp.MustCompile(`(winkube port proxy.* tcp) [\d,-]+`), "$1 PORTS"},
 	}
 )
 
-// dump is the simulators' state with names for what varies: addresses that the cluster gave out, IDs, hardware addresses. What belongs to
-// others, such as services of other namespaces and the way to the other Windows node, is left out.
+// dump returns the simulators' state with names in place of varying values: addresses that the cluster assigned, IDs, MAC addresses. It
+// excludes others' objects, such as services of other namespaces and the routes to the other Windows node.
 func (m *member) dump() (string, error) {
 	names, err := m.names()
 	if err != nil {
 		return "", err
 	}
-	text := strings.NewReplacer(rig.WindowsPath(bin)+`\`, "", lab.PodCIDR, "all-pods", lab.ServiceCIDR, "all-services").Replace(m.world.String())
+	text := strings.NewReplacer(rig.WindowsPath(bin)+`\`, "", lab.PodCIDR, "all-pods", lab.ServiceCIDR, "all-services", " dns "+lab.DNSAddress+" ", " dns cluster-dns ").Replace(m.world.String() + m.byPowerShell())
 	for _, one := range varying {
 		text = one.pattern.ReplaceAllString(text, one.name)
 	}
-	var records []string // a load balancer and its endpoints are one, as are an endpoint and its policies
+	var records []string // a load balancer and its endpoints, or an endpoint and its policies, form one record
 	for line := range strings.Lines(text) {
 		if strings.HasPrefix(line, "  on ") || strings.HasPrefix(line, "    policy ") {
 			records[len(records)-1] += line
@@ -176,10 +185,13 @@ func (m *member) dump() (string, error) {
 	return strings.Join(records, ""), nil
 }
 
-// names are the addresses and node ports that a golden file may name.
+// names returns the addresses and node ports that have names in a golden file.
 func (m *member) names() (map[string]string, error) {
 	names := map[string]string{"0.0.0.0": "0.0.0.0", lab.ServiceIP: lab.ServiceIP, cluster.Control.Addr.String(): "control",
 		m.host.Addr.String(): "own-node"}
+	if m.flanneld != nil {
+		names[netip.PrefixFrom(m.host.Addr, 24).Masked().Addr().String()] = "nodes"
+	}
 	named := func(prefix, name string) error {
 		p, err := netip.ParsePrefix(prefix)
 		if err == nil {
@@ -187,7 +199,7 @@ func (m *member) names() (map[string]string, error) {
 		}
 		return err
 	}
-	if own, err := netip.ParsePrefix(m.podCIDR); err == nil { // of other nodes it is some pod's
+	if own, err := netip.ParsePrefix(m.podCIDR); err == nil { // an address of another node belongs to a pod
 		names[own.Addr().Next().Next().String()] = "own-pods+2"
 	}
 	if err := errors.Join(named(m.podCIDR, "own-pods"), named(fmt.Sprintf("192.168.%d.0/24", 100+m.host.Number()), "nat")); err != nil {
@@ -224,7 +236,7 @@ func (m *member) names() (map[string]string, error) {
 	return names, nil
 }
 
-// sortNeighbours sorts lines of one kind that were sorted by their addresses.
+// sortNeighbours sorts adjacent lines of one kind, whose order depends on their addresses.
 func sortNeighbours(lines []string) {
 	kind := func(line string) string {
 		rest := strings.TrimLeft(line, " ")

@@ -16,8 +16,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// TestUpstreamProxy lets upstream's kube-proxy.exe watch the real API server, with the credentials of a proxy, and compares what it leaves in
-// HNS with testdata/upstream.txtar.
+// TestUpstreamProxy lets upstream's kube-proxy.exe watch the real API server, with a proxy's credentials, and compares its HNS objects with
+// testdata/upstream.txtar.
 func TestUpstreamProxy(t *testing.T) {
 	t.Parallel()
 	exe := filepath.Join(cluster.Root, "_output/tools/windows/kube-proxy.exe")
@@ -53,7 +53,7 @@ winkernel: {networkName: cbr0, enableDSR: true}
 			continue
 		}
 		want := string(file.Data)
-		m.until(time.Minute, file.Name, func(context.Context) error {
+		m.until(3*time.Minute, file.Name, func(context.Context) error {
 			if got := m.balanced(); got != want {
 				return fmt.Errorf("HNS has\n%s\nwanted is\n%s", got, want)
 			}
@@ -66,7 +66,7 @@ winkernel: {networkName: cbr0, enableDSR: true}
 	results.set("upstream's kube-proxy.exe, real API server", m.Build, "ok")
 }
 
-// upstreamNode makes the Node, which no kubelet registers here, and the namespace.
+// upstreamNode creates the Node, because no kubelet registers it here, and the namespace.
 func (m *member) upstreamNode() {
 	ctx := m.Context()
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: m.host.Name}}
@@ -85,7 +85,7 @@ func (m *member) upstreamNode() {
 	})
 }
 
-// bridge makes what a CNI plugin makes in HNS: a network, and the endpoint of a pod.
+// bridge creates what a CNI plugin creates in HNS: a network and a pod's endpoint.
 func (m *member) bridge() {
 	m.Helper()
 	network := m.hcn("HcnCreateNetwork", "00000000-0000-0000-0000-000000000000", `{"Name":"cbr0","Type":"L2Bridge","Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.254.1.0/24",`+
@@ -105,7 +105,7 @@ func (m *member) hcn(function string, args ...string) string {
 	return value
 }
 
-// apply applies objects to the test's namespace.
+// apply creates or updates objects in the test's namespace.
 func (m *member) apply(objects string) {
 	m.Helper()
 	path := filepath.Join(m.TempDir(), "objects.yaml")
@@ -117,10 +117,11 @@ func (m *member) apply(objects string) {
 	}
 }
 
-// ownMAC is a hardware address that HNS gave out.
+// ownMAC matches a MAC address that HNS assigned.
 var ownMAC = regexp.MustCompile(`00-15-5D(-[0-9A-F]{2}){3}`)
 
-// balanced is the part of HNS' state that comes of this test's objects: all of them have endpoints in 10.254.0.0/16.
+// balanced returns the part of HNS's state that belongs to this test's objects: all of them have endpoints in
+// 10.254.0.0/16.
 func (m *member) balanced() string {
 	var b strings.Builder
 	before := ""

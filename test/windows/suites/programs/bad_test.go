@@ -6,7 +6,6 @@ import (
 	"net"
 	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -20,22 +19,22 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
-// mistake is one thing that is wrong with a host or a pod, and the Event that says so.
+// mistake is one fault of a host or a pod, and the Event that reports it.
 type mistake struct {
 	name         string
 	engine       dockertest.Options
-	pipe         func(net.Conn) // answers in the engine's place
+	pipe         func(net.Conn) // serves the pipe in place of the engine
 	flags        []string
 	host, repair func(*sim.World)
-	pod          func(*v1.Pod) // nil: there is none
-	server       string        // version of the API server; "": ours
+	pod          func(*v1.Pod) // nil means no pod
+	server       string        // version of the API server; empty means ours
 	reason       string
 	says         []string
 }
 
 var onWindows = dockertest.Options{OS: "windows", Build: server2022}
 
-// mistakes want a host with HNS; one without is TestNoContainers.
+// mistakes need a host with HNS; TestNoContainers covers one without.
 var mistakes = []mistake{
 	{name: "HNS stopped", engine: onWindows, host: func(w *sim.World) { w.HNS.Crash() }, repair: func(w *sim.World) { w.HNS.Start() },
 		reason: "KubeletNotReady", says: []string{"HNS is not running", "Start-Service hns"}},
@@ -60,7 +59,7 @@ var mistakes = []mistake{
 	{name: "an older API server", engine: onWindows, server: "v1.35.1", reason: "VersionSkew", says: []string{"the API server has version v1.35.1, and this program has v1.36.3", "never newer"}},
 }
 
-// wrongPod is a pod in which nothing is wrong yet.
+// wrongPod returns a correct pod, for a mistake to change.
 func wrongPod() *v1.Pod {
 	grace := int64(1)
 	return &v1.Pod{TypeMeta: metav1.TypeMeta{Kind: "Pod", APIVersion: "v1"},
@@ -69,14 +68,14 @@ func wrongPod() *v1.Pod {
 			Containers: []v1.Container{{Name: "app", Image: "app", ImagePullPolicy: v1.PullIfNotPresent}}}}
 }
 
-// badHost is what a mistake is made on.
+// badHost is the host on which mistakes are made.
 type badHost struct {
 	*testing.T
 	*rig.Prefix
 	api *api
 }
 
-// run starts kubelet.exe over its own pipe, which leads to address.
+// run starts kubelet.exe with a separate pipe, relayed to address.
 func (h *badHost) run(number int, address string, env []string, flags ...string) (stop func()) {
 	h.Helper()
 	pipe := fmt.Sprintf("mistake-%d", number)
@@ -90,10 +89,10 @@ func (h *badHost) run(number int, address string, env []string, flags ...string)
 		"--cluster-cidr=10.244.0.0/16", "--service-cidr=10.96.0.0/12", "--docker-endpoint=npipe:////./pipe/" + pipe}, flags...)...)
 }
 
-// told waits for an Event with that reason and these words, which is one line.
+// told waits for an Event with that reason whose message is one line and contains words.
 func (h *badHost) told(reason string, words []string) {
 	h.Helper()
-	ctx, cancel := context.WithTimeout(h.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(h.Context(), 3*time.Minute)
 	defer cancel()
 	for {
 		objects, changed := h.api.All()
@@ -129,7 +128,7 @@ func saysAll(text string, words []string) bool {
 	return true
 }
 
-// newBadAPI has a Node with a range of addresses, and the pod.
+// newBadAPI serves a Node with a pod range, and the pod.
 func newBadAPI(t *testing.T, pod *v1.Pod) *api {
 	objects := []runtime.Object{&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "win1", UID: "uid-of-win1"}, Spec: v1.NodeSpec{PodCIDR: "10.244.1.0/24", PodCIDRs: []string{"10.244.1.0/24"}}}}
 	if pod != nil {
@@ -138,7 +137,7 @@ func newBadAPI(t *testing.T, pod *v1.Pod) *api {
 	return newAPI(t, objects...)
 }
 
-// TestBadInputs: each mistake is one line in an Event, and nothing half-made is left in the engine, HNS, IP Helper or netsh.
+// TestBadInputs: each mistake causes a one-line Event, and leaves nothing half-done in the engine, HNS, IP Helper or netsh.
 func TestBadInputs(t *testing.T) {
 	if testing.Short() {
 		t.Skip("a minute: make test-windows runs it")
@@ -153,7 +152,7 @@ func TestBadInputs(t *testing.T) {
 				pod = wrongPod()
 				m.pod(pod)
 			}
-			if m.pod != nil || m.server != "" { // what is wrong is not the network
+			if m.pod != nil || m.server != "" { // the mistake is not in the network
 				env = []string{"CONTAINER_NETWORK=nat"}
 			}
 			h := &badHost{T: t, Prefix: p, api: newBadAPI(t, pod)}
@@ -186,7 +185,7 @@ func TestBadInputs(t *testing.T) {
 	}
 }
 
-// serveEngine serves an engine by HTTP, or in its place what answers otherwise.
+// serveEngine serves an engine over HTTP, or otherwise in its place.
 func serveEngine(t *testing.T, engine *dockertest.Engine, otherwise func(net.Conn)) (address string) {
 	t.Helper()
 	if otherwise == nil {
@@ -212,7 +211,7 @@ func serveEngine(t *testing.T, engine *dockertest.Engine, otherwise func(net.Con
 	return listener.Addr().String()
 }
 
-// TestNoContainers: a Windows without the feature Containers, which Wine is, and one that is too old to have it.
+// TestNoContainers: a Windows without the feature Containers, such as Wine, and one that is too old for it.
 func TestNoContainers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("make test-windows runs it")
@@ -234,10 +233,7 @@ func TestNoContainers(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	path, err := filepath.Abs("../../../../_output/bin/windows/amd64/kubelet.exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := program(t, "kubelet.exe")
 	for _, args := range [][]string{{"--api-servers=" + h.api.URL}, {"service", "install", "--api-servers=" + h.api.URL}} {
 		printed, err := p.Finish(p.Command(t.Context(), path, args...))
 		said := strings.TrimSpace(printed.Stderr)

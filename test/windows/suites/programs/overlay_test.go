@@ -18,11 +18,11 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
-// ofKubelet is the network as pkg/hns makes it for the kubelet.
+// ofKubelet is the network that pkg/hns creates for the kubelet.
 const ofKubelet = `{"Name":"winkube.4096","Type":"Overlay","Flags":8,"Ipams":[{"Type":"Static","Subnets":[{"IpAddressPrefix":"10.244.1.0/24",` +
 	`"Policies":[{"Type":"VSID","Settings":{"IsolationId":4096}}],"Routes":[{"NextHop":"10.244.1.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2}}`
 
-// otherNode is a node with flannel, whose range has this number and whose end is at this address.
+// otherNode returns a node that runs flannel, with that number in its pod range and that public address.
 func otherNode(name string, number int, public string) *v1.Node {
 	cidr := fmt.Sprintf("10.244.%d.0/24", number)
 	return &v1.Node{TypeMeta: metav1.TypeMeta{Kind: "Node", APIVersion: "v1"}, Spec: v1.NodeSpec{PodCIDR: cidr, PodCIDRs: []string{cidr}},
@@ -30,11 +30,14 @@ func otherNode(name string, number int, public string) *v1.Node {
 			"flannel.alpha.coreos.com/backend-data": fmt.Sprintf(`{"VNI":4096,"VtepMAC":"5e:11:22:33:44:%02x"}`, number)}}}
 }
 
-// TestProxyOverlay runs proxy.exe with the one flag that an overlay takes. The ways to other nodes come with the network and follow the nodes, load
-// balancers with them, and are there again after HNS has lost all; --cleanup leaves none of it.
+// TestProxyOverlay runs proxy.exe with the one flag that an overlay needs. The routes to other nodes appear with the network and follow the nodes;
+// so do load balancers. They are restored after HNS loses everything; --cleanup removes them.
 func TestProxyOverlay(t *testing.T) {
 	for _, build := range []int{17763, 26100} {
-		t.Run(fmt.Sprint(build), func(t *testing.T) { playOverlay(t, build) })
+		t.Run(fmt.Sprint(build), func(t *testing.T) {
+			t.Parallel()
+			playOverlay(t, build)
+		})
 	}
 }
 
@@ -61,7 +64,7 @@ func playOverlay(t *testing.T, build int) {
 		t.Fatal(err)
 	}
 	state := func() string {
-		return strings.NewReplacer(ip, "NODE_IP", mac, "NODE_MAC").Replace(w.HNS.String())
+		return strings.NewReplacer(ip, "NODE_IP", mac, "NODE_MAC", " on "+rig.HostAdapter(t)+" ", " on Ethernet ").Replace(w.HNS.String())
 	}
 	for _, step := range []struct {
 		name string
@@ -82,18 +85,15 @@ func playOverlay(t *testing.T, build int) {
 		}
 		_, want, found := strings.Cut(string(golden), header)
 		want, _, _ = strings.Cut(want, "== ")
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 		if err := w.Log.Wait(ctx, func() bool { return state() == want }); err != nil || !found {
 			t.Errorf("%s: %v; HNS has\n%s\nwant\n%s", step.name, err, state(), want)
 		}
 		cancel()
 	}
 	stop()
-	program, err := filepath.Abs("../../../../_output/bin/windows/amd64/proxy.exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if out, err := p.Run(t.Context(), program, "--cleanup", "--hostname-override=win1", "--network-mode=overlay", "--bind-address="+ip); err != nil {
+	exe := program(t, "proxy.exe")
+	if out, err := p.Run(t.Context(), exe, "--cleanup", "--hostname-override=win1", "--network-mode=overlay", "--bind-address="+ip); err != nil {
 		t.Errorf("--cleanup: %v: %s", err, out)
 	}
 	for _, trace := range []string{"RemoteSubnetRoute", "load balancer", "endpoint"} {
@@ -111,7 +111,7 @@ func playOverlay(t *testing.T, build int) {
 	}
 }
 
-// settle waits until nothing has been changed for a while: in -update there is no state to wait for.
+// settle waits until nothing has changed for a while: with -update there is no state to wait for.
 func settle(t *testing.T, w *sim.World) {
 	t.Helper()
 	for before := ""; before != w.HNS.String(); {

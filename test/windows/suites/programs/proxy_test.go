@@ -7,7 +7,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -22,10 +21,10 @@ import (
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
-// simulated is a Windows with its network simulated.
+// simulated returns a Windows host with a simulated network.
 func simulated(t *testing.T, build int) (*sim.World, *rig.Prefix) {
 	t.Helper()
-	p, w := rig.Test(t, build), sim.New(build)
+	p, w := rig.Test(t, build), sim.New(build, rig.HostAdapter(t))
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +37,7 @@ func simulated(t *testing.T, build int) (*sim.World, *rig.Prefix) {
 	return w, p
 }
 
-// served is a Service of one TCP port, with a slice for each endpoint.
+// served returns a Service with one TCP port, and a slice for each endpoint.
 func served(name, address string, port int32, targets ...string) []runtime.Object {
 	objects := []runtime.Object{&v1.Service{TypeMeta: metav1.TypeMeta{Kind: "Service", APIVersion: "v1"},
 		ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: "default"},
@@ -56,10 +55,10 @@ func served(name, address string, port int32, targets ...string) []runtime.Objec
 	return objects
 }
 
-// soon wants all lines in what the World is, within a minute.
+// soon requires that all lines appear in the World's state within three minutes.
 func soon(t *testing.T, w *sim.World, lines ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
 	defer cancel()
 	missing := ""
 	err := w.Log.Wait(ctx, func() bool {
@@ -79,8 +78,8 @@ func soon(t *testing.T, w *sim.World, lines ...string) {
 
 const bridge = `{"Name":"cbr0","Type":"L2Bridge","Ipams":[{"Subnets":[{"IpAddressPrefix":"10.244.1.0/24","Routes":[{"NextHop":"10.244.1.2","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2}}`
 
-// TestProxyBackEnds runs proxy.exe with the back ends that are Windows' own, no interface named: what they have set in Windows, what is relayed
-// beside them, and that --cleanup leaves nothing of it.
+// TestProxyBackEnds runs proxy.exe with the Windows back ends, without a named interface. It checks what they set in Windows, what is relayed
+// besides, and that --cleanup removes all of it.
 func TestProxyBackEnds(t *testing.T) {
 	kernelspace := []string{"--proxy-mode=kernelspace", "--network-name=cbr0"}
 	for i, test := range []struct {
@@ -96,7 +95,7 @@ func TestProxyBackEnds(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.build, test.args[0]), func(t *testing.T) {
 			t.Parallel()
-			address := fmt.Sprintf("127.77.1.%d", i+1) // of the machine, which all share
+			address := fmt.Sprintf("127.77.1.%d", i+1) // all tests share the machine's addresses
 			w, p := simulated(t, test.build)
 			if strings.Contains(test.args[0], "kernelspace") {
 				if result, _, _ := w.HNS.Call("HcnCreateNetwork", []string{"00000000-0000-0000-0000-000000000000", bridge}); result != 0 {
@@ -107,7 +106,7 @@ func TestProxyBackEnds(t *testing.T) {
 			objects := append(served("web", "10.96.0.10", 80, "10.244.2.7:8080"), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "win1"}})
 			backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { fmt.Fprint(w, "served") }))
 			t.Cleanup(backend.Close)
-			objects = append(objects, served("relayed", address, 18080, backend.Listener.Addr().String(), "127.0.0.1:1")...) // two ports, one of them dead
+			objects = append(objects, served("relayed", address, 18080, backend.Listener.Addr().String(), "127.0.0.1:1")...) // two endpoints, one of them dead
 			api := newAPI(t, objects...)
 			args := append([]string{"--v=3", "--hostname-override=win1", "--master=" + api.URL, "--bind-address=127.0.0.1", "--network-mode=upstream",
 				"--healthz-bind-address=127.0.0.1:0", "--metrics-bind-address=127.0.0.1:0"}, test.args...)
@@ -117,10 +116,7 @@ func TestProxyBackEnds(t *testing.T) {
 				t.Errorf("what Windows cannot do is relayed: %q", got)
 			}
 			stop()
-			path, err := filepath.Abs("../../../../_output/bin/windows/amd64/proxy.exe")
-			if err != nil {
-				t.Fatal(err)
-			}
+			path := program(t, "proxy.exe")
 			if out, err := p.Run(t.Context(), path, "--cleanup", "--hostname-override=win1", "--network-name=cbr0"); err != nil {
 				t.Errorf("--cleanup: %v: %s", err, out)
 			}
@@ -134,14 +130,11 @@ func TestProxyBackEnds(t *testing.T) {
 	}
 }
 
-// TestKernelspaceOf2016: its HNS has nothing that a proxy could manage, and the proxy says so.
+// TestKernelspaceOf2016: HNS of Server 2016 has nothing that a proxy could manage, and the proxy reports it.
 func TestKernelspaceOf2016(t *testing.T) {
 	t.Parallel()
 	_, p := simulated(t, 14393)
-	path, err := filepath.Abs("../../../../_output/bin/windows/amd64/proxy.exe")
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := program(t, "proxy.exe")
 	said, err := p.Finish(p.Command(t.Context(), path, "--master=127.0.0.1:1", "--hostname-override=win1", "--proxy-mode=kernelspace", "--network-name=cbr0"))
 	if err == nil || !strings.Contains(said.Stderr, "build 14393") || !strings.Contains(said.Stderr, "--proxy-mode=userspace") {
 		t.Errorf("%v: %s", err, said)

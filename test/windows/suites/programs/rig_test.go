@@ -13,22 +13,16 @@ import (
 	"github.com/winkube/winkube/test/windows/rig"
 )
 
-// start starts one of our binaries and ends it with the test. Its log is printed when the test failed.
+// start starts one of our programs and stops it when the test ends. If the test fails, it prints the program's log.
 func start(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string) {
 	t.Helper()
 	startToStop(t, p, env, exe, args...)
 }
 
-// startToStop is start, for a program that is killed before the test ends.
+// startToStop is start for a program that the test kills earlier.
 func startToStop(t *testing.T, p *rig.Prefix, env []string, exe string, args ...string) (stop func()) {
 	t.Helper()
-	path, err := filepath.Abs("../../../../_output/bin/windows/amd64/" + exe)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path); err != nil {
-		t.Fatalf("%v: run KUBE_BUILD_PLATFORMS=windows/amd64 make", err)
-	}
+	path := program(t, exe)
 	for range 3 {
 		log := &firstWord{said: make(chan struct{})}
 		cmd := p.Command(t.Context(), path, args...)
@@ -43,7 +37,7 @@ func startToStop(t *testing.T, p *rig.Prefix, env []string, exe string, args ...
 		})
 		select {
 		case <-log.said:
-		case <-time.After(20 * time.Second):
+		case <-time.After(time.Minute):
 			t.Logf("Wine has not brought %s to its first word, and is asked again; its threads wait in: %s", exe, waits(cmd.Process.Pid))
 			stop()
 			continue
@@ -60,7 +54,23 @@ func startToStop(t *testing.T, p *rig.Prefix, env []string, exe string, args ...
 	return nil
 }
 
-// firstWord keeps what a program prints, and tells when it begins to. Once in hundreds of starts Wine hangs before it runs the program.
+// program returns kubelet.exe or proxy.exe: in short tests as built by make, otherwise with coverage counters.
+func program(t *testing.T, exe string) string {
+	t.Helper()
+	if !testing.Short() {
+		return rig.Counted(t, map[string]string{"kubelet.exe": "./cmd/kubelet", "proxy.exe": "./cmd/kube-proxy"}[exe], exe)
+	}
+	path, err := filepath.Abs("../../../../_output/bin/windows/amd64/" + exe)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		t.Fatalf("%v: run KUBE_BUILD_PLATFORMS=windows/amd64 make", err)
+	}
+	return path
+}
+
+// firstWord keeps a program's output and reports when it begins. Wine hangs before it runs the program once in hundreds of starts.
 type firstWord struct {
 	text bytes.Buffer
 	said chan struct{}
@@ -73,7 +83,7 @@ func (w *firstWord) Write(p []byte) (int, error) {
 	return w.text.Write(p)
 }
 
-// waits tells in which calls of the kernel a program's threads are.
+// waits returns the kernel functions in which a program's threads wait.
 func waits(pid int) string {
 	files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/wchan", pid))
 	var all []string

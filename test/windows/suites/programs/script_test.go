@@ -14,8 +14,8 @@ import (
 	netshsim "github.com/winkube/winkube/test/windows/simulators/netsh"
 )
 
-// script reads as much of PowerShell as the scripts of build/windows use to call our programs: parameters, lists of words, paths, conditions on
-// parameters. What it does not know, such as the firewall, it passes over.
+// script interprets the PowerShell that the scripts in build/windows use to call our programs: parameters, word lists, paths, conditions on
+// parameters. It skips everything else, such as firewall commands.
 type script struct {
 	*testing.T
 	vars  map[string][]string
@@ -26,15 +26,17 @@ type script struct {
 var (
 	parameter = regexp.MustCompile(`\[(?:string(?:\[\])?|switch)\] \$(\w+)(?: = (.+?))?,?$`)
 	pathOf    = regexp.MustCompile(`^\$(\w+) = Join-Path (\$\w+) '([^']+)'$`)
-	assigned  = regexp.MustCompile(`^\$(\w+) (\+?=) (@\(.*\)|".*"|'.*')$`)
-	called    = regexp.MustCompile(`^(?:Invoke-Program|&) (\$\w+) (.+)$`)
-	each      = regexp.MustCompile(`^foreach \(\$(\w+) in (.+)\) \{$`)
-	condition = regexp.MustCompile(`^if \(\$(\w+)( -ne '')?\) \{$`)
+	pathsOf   = regexp.MustCompile(`^\$(\w+), \$(\w+) = \(Join-Path (\$\w+) '([^']+)'\), \(Join-Path \$\w+ '([^']+)'\)$`)
+	assigned  = regexp.MustCompile(`^\$(\w+) (\+?=) (@\(.*\)(?: \+ \$\w+)?|".*"|'.*')$`)
+	chosen    = regexp.MustCompile(`^\$(\w+) = if \(\$(\w+)\) \{ ('\w+') \} else \{ ('\w+') \}$`)
+	called    = regexp.MustCompile(`^& (\$\w+) (.+?)(?:; exit \$LASTEXITCODE)?$`)
+	inLine    = regexp.MustCompile(`^if \((\$.+?)\) \{ (.+) \}$`)
+	condition = regexp.MustCompile(`^if \((\$.+)\) \{$`)
 	wordOf    = regexp.MustCompile(`'([^']*)'|"([^"]*)"|\$(\w+)|([\w.]+)`)
 	named     = regexp.MustCompile(`\$(\w+)`)
 )
 
-// callsOf are the calls of our programs that a script makes with the given parameters.
+// callsOf returns the calls of our programs that a script makes with the given parameters.
 func callsOf(t *testing.T, text string, given map[string][]string) [][]string {
 	s := &script{T: t, vars: map[string][]string{}}
 	text = strings.ReplaceAll(text, "\r\n", "\n")
@@ -57,7 +59,7 @@ func callsOf(t *testing.T, text string, given map[string][]string) [][]string {
 	return s.calls
 }
 
-// run goes through lines; a block ends with a } at its own depth.
+// run executes lines; a block ends with a } at its own depth.
 func (s *script) run(lines []string) {
 	for i := 0; i < len(lines) && !s.ended; i++ {
 		line := strings.TrimSpace(lines[i])
@@ -68,29 +70,52 @@ func (s *script) run(lines []string) {
 		indent := lines[i][:strings.Index(lines[i], line)]
 		end := i + 1 + slices.IndexFunc(lines[i+1:], func(l string) bool { return strings.HasPrefix(l, indent+"}") })
 		block := lines[i+1 : end]
-		if m := each.FindStringSubmatch(line); m != nil {
-			for _, value := range s.words(m[2]) {
-				s.vars[m[1]] = []string{value}
-				s.run(block)
-			}
-		} else if m := condition.FindStringSubmatch(line); m != nil && strings.Join(s.vars[m[1]], "") != "" {
+		if m := condition.FindStringSubmatch(line); m != nil && s.holds(m[1]) {
 			s.run(block)
 		}
 		i = end
 	}
 }
 
+// holds evaluates a condition: that one of some parameters is given, or that the previous program exited with 0.
+func (s *script) holds(text string) bool {
+	if text == "$LASTEXITCODE -eq 0" {
+		return true
+	}
+	for _, m := range named.FindAllStringSubmatch(text, -1) {
+		if strings.Join(s.vars[m[1]], "") != "" {
+			return true
+		}
+	}
+	return false
+}
+
 func (s *script) do(line string) {
 	switch m := assigned.FindStringSubmatch(line); {
-	case line == "return":
+	case line == "exit $LASTEXITCODE":
 		s.ended = true
+	case inLine.MatchString(line):
+		if m := inLine.FindStringSubmatch(line); s.holds(m[1]) {
+			s.do(m[2])
+		}
 	case m != nil && m[2] == "+=":
 		s.vars[m[1]] = append(s.vars[m[1]], s.words(m[3])...)
 	case m != nil:
 		s.vars[m[1]] = s.words(m[3])
+	case chosen.MatchString(line):
+		m := chosen.FindStringSubmatch(line)
+		s.vars[m[1]] = s.words(m[4])
+		if s.holds("$" + m[2]) {
+			s.vars[m[1]] = s.words(m[3])
+		}
 	case pathOf.MatchString(line):
 		m := pathOf.FindStringSubmatch(line)
 		s.vars[m[1]] = []string{strings.Join(s.words(m[2]), "") + `\` + m[3]}
+	case pathsOf.MatchString(line):
+		m := pathsOf.FindStringSubmatch(line)
+		for i := range 2 {
+			s.vars[m[1+i]] = []string{strings.Join(s.words(m[3]), "") + `\` + m[4+i]}
+		}
 	case called.MatchString(line):
 		m := called.FindStringSubmatch(line)
 		if program := s.words(m[1]); len(program) == 1 && strings.HasSuffix(program[0], ".exe") {
@@ -99,7 +124,7 @@ func (s *script) do(line string) {
 	}
 }
 
-// words are the values in an expression of quoted and bare words, variables and lists.
+// words returns the values of an expression of quoted and bare words, variables and lists.
 func (s *script) words(expression string) (out []string) {
 	for _, m := range wordOf.FindAllStringSubmatch(expression, -1) {
 		switch {
@@ -116,36 +141,38 @@ func (s *script) words(expression string) (out []string) {
 	return slices.DeleteFunc(out, func(word string) bool { return word == "" })
 }
 
-var netshCall = regexp.MustCompile(`(?m)^\s*& netsh\.exe (.*?) \| Out-Null`)
-
-// TestReversible: what Install-Node.ps1 changes in Defender's scans it prints with the way back, and Remove-Node.ps1 goes that way; what kubelet.exe
-// changes in the firewall, it and Remove-Node.ps1 take back.
-func TestReversible(t *testing.T) {
-	text := map[string]string{}
-	for _, name := range []string{"Install-Node.ps1", "Remove-Node.ps1"} {
+// TestScripts: the scripts are short and leave everything important to kubelet.exe, because no PowerShell runs them here. They compare the checksum
+// before they use anything in an archive.
+func TestScripts(t *testing.T) {
+	read := func(name string) string {
 		data, err := os.ReadFile("../../../../build/windows/" + name)
 		if err != nil {
 			t.Fatal(err)
 		}
-		text[name] = string(data)
+		return strings.ReplaceAll(string(data), "\r\n", "\n")
 	}
-	host := netshsim.New(&calls.Log{})
-	do := func(name string) {
-		for _, call := range netshCall.FindAllStringSubmatch(text[name], -1) {
-			var args []string
-			for _, word := range regexp.MustCompile(`'[^']*'|\S+`).FindAllString(call[1], -1) {
-				args = append(args, strings.Trim(word, "'"))
+	for name, most := range map[string]int{"Install-Node.ps1": 40, "Remove-Node.ps1": 40} {
+		text := read(name)
+		if n := strings.Count(text, "\n"); n > most {
+			t.Errorf("%s has %d lines, want at most %d", name, n, most)
+		}
+		for _, word := range []string{"netsh", "icacls", "New-Item", "MpPreference", "New-Service", "Start-Service"} {
+			if strings.Contains(text, word) {
+				t.Errorf("%s calls %s: kubelet.exe node join and leave do what matters", name, word)
 			}
-			host.Run(args, nil) // of a rule that is not there nothing can be removed
 		}
 	}
-	if len(netshCall.FindString(text["Install-Node.ps1"])) > 0 {
-		t.Error("Install-Node.ps1 changes the firewall: the rules are the programs' own")
+	text := read("Install-Node.ps1")
+	sum, use := strings.Index(text, "-Algorithm SHA256).Hash -ne $SHA256) { throw"), strings.Index(text, "Expand-Archive")
+	if sum < 0 || use < sum {
+		t.Error("Install-Node.ps1 unpacks an archive before it has compared its sum")
 	}
-	if calls := callsOf(t, text["Install-Node.ps1"], map[string][]string{"Kubeconfig": {"k.conf"}, "NoFirewall": {"true"}}); len(calls) != 8 ||
-		!slices.Contains(calls[0], "--windows-firewall=false") || !slices.Contains(calls[1], "--windows-firewall=false") {
-		t.Errorf("with -NoFirewall it calls %q", calls)
-	}
+}
+
+// TestFirewallReversible: there is one kubelet rule however often it starts. The flag and kubelet.exe node leave, which call the same function,
+// remove it; foreign rules stay.
+func TestFirewallReversible(t *testing.T) {
+	host := netshsim.New(&calls.Log{})
 	host.Run(strings.Fields("advfirewall firewall add rule name=others dir=in action=allow protocol=tcp localport=80"), nil)
 	run := command.NewFake()
 	run.Install("netsh", func(_ []byte, args []string) ([]byte, error) {
@@ -158,11 +185,9 @@ func TestReversible(t *testing.T) {
 		return []byte(out), err
 	})
 	firewall := netsh.New(run)
-	for name, back := range map[string]func() error{
-		"--windows-firewall=false": func() error { return firewall.Admit(t.Context(), network.FirewallRule, "") },
-		"Remove-Node.ps1":          func() error { do("Remove-Node.ps1"); return nil },
-	} {
-		for range 2 { // started again, there is still one
+	back := func() error { return firewall.Admit(t.Context(), network.FirewallRule, "") }
+	for range 2 {
+		for range 2 { // restarts add no second rule
 			if err := firewall.Admit(t.Context(), network.FirewallRule, `C:\k\kubelet.exe`); err != nil {
 				t.Error(err)
 			}
@@ -171,15 +196,7 @@ func TestReversible(t *testing.T) {
 			t.Errorf("the firewall has %+v", rules)
 		}
 		if err := back(); err != nil || len(host.FirewallRules()) != 1 || host.FirewallRules()[0].Name != "others" {
-			t.Errorf("%s: %v; it leaves %+v", name, err, host.FirewallRules())
+			t.Errorf("%v; it leaves %+v", err, host.FirewallRules())
 		}
-	}
-	for _, want := range []string{"Add-MpPreference -ExclusionPath $DataRoot\n", `undo: Remove-MpPreference -ExclusionPath '$DataRoot'"`} {
-		if !strings.Contains(text["Install-Node.ps1"], want) {
-			t.Errorf("Install-Node.ps1 lacks %q", want)
-		}
-	}
-	if !strings.Contains(text["Remove-Node.ps1"], "    Remove-MpPreference -ExclusionPath $DataRoot ") {
-		t.Error("Remove-Node.ps1 leaves the data root out of Defender's scans")
 	}
 }

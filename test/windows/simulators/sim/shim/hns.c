@@ -1,5 +1,5 @@
-/* vmcompute.dll (with -DVMCOMPUTE: HNSCall, compute systems) and computenetwork.dll (Hcn*) of Windows. Signatures: hcsshim's //sys lines and Microsoft's
- * "RPC context handles for HCN". Returned strings are CoTaskMemAlloc'ed, error records only come with errors. */
+/* Windows' vmcompute.dll (with -DVMCOMPUTE: HNSCall) and computenetwork.dll (Hcn*). Signatures: hcsshim's //sys lines and Microsoft's "RPC
+ * context handles for HCN". Returned strings are allocated with CoTaskMemAlloc; only errors have error records. */
 #include "wire.h"
 #include <objbase.h>
 
@@ -13,10 +13,12 @@ static void give(PWSTR *out, const char *text)
 		MultiByteToWideChar(CP_UTF8, 0, text, -1, *out, size);
 }
 
-/* call asks the simulator and frees the fields. */
+/* call sends a request to the simulator and frees the fields. */
 static struct answer call(const char *function, struct field *fields, DWORD count)
 {
-	struct answer a = wire_call(function, fields, count);
+	struct answer a = {(DWORD)E_ACCESSDENIED};
+	if (!refused(function))
+		a = wire_call(function, fields, count);
 	for (DWORD i = 0; i < count; i++)
 		free((void *)fields[i].data);
 	return a;
@@ -25,55 +27,12 @@ static struct answer call(const char *function, struct field *fields, DWORD coun
 #define API __declspec(dllexport) HRESULT WINAPI
 
 #ifdef VMCOMPUTE
-/* Compute systems (hcsshim internal/vmcompute): a handle is the text of the id. Nobody is called back. */
-API HcsOpenComputeSystem(PCWSTR id, void **system, PWSTR *result)
-{
-	struct field fields[] = {wire_text(id)};
-	struct answer a = call("hcs HcsOpenComputeSystem", fields, 1);
-	HRESULT hr = (HRESULT)a.result;
-	*system = hr == 0 ? _wcsdup(id) : NULL;
-	give(result, NULL);
-	wire_free(&a);
-	return hr;
-}
-
-API HcsGetComputeSystemProperties(void *system, PCWSTR query, PWSTR *properties, PWSTR *result)
-{
-	struct field fields[] = {wire_text(system), wire_text(query)};
-	struct answer a = call("hcs HcsGetComputeSystemProperties", fields, 2);
-	HRESULT hr = (HRESULT)a.result;
-	give(properties, hr == 0 && a.count > 0 ? a.data[0] : NULL);
-	give(result, NULL);
-	wire_free(&a);
-	return hr;
-}
-
-API HcsModifyComputeSystem(void *system, PCWSTR configuration, PWSTR *result)
-{
-	struct field fields[] = {wire_text(system), wire_text(configuration)};
-	struct answer a = call("hcs HcsModifyComputeSystem", fields, 2);
-	HRESULT hr = (HRESULT)a.result;
-	give(result, NULL);
-	wire_free(&a);
-	return hr;
-}
-
-API HcsRegisterComputeSystemCallback(void *system, void *callback, void *context, void **handle)
-{
-	*handle = system;
-	return 0;
-}
-
-API HcsUnregisterComputeSystemCallback(void *handle) { return 0; }
-
-API HcsCloseComputeSystem(void *system)
-{
-	free(system);
-	return 0;
-}
-
 __declspec(dllexport) HRESULT WINAPI HNSCall(PCWSTR method, PCWSTR path, PCWSTR object, PWSTR *response)
 {
+	char asked[64];
+	snprintf(asked, sizeof asked, "hns HNSCall %ls %ls", method, path);
+	if (refused(asked))
+		return E_ACCESSDENIED;
 	struct field fields[] = {wire_text(method), wire_text(path), wire_text(object)};
 	struct answer a = call("hns HNSCall", fields, 3);
 	give(response, a.result == 0 && a.count > 0 ? a.data[0] : NULL);
@@ -85,7 +44,7 @@ static struct field guid_text(const GUID *id)
 {
 	WCHAR text[40] = L"";
 	StringFromGUID2(id, text, 40);
-	text[37] = 0; /* without the braces */
+	text[37] = 0; /* without the closing brace */
 	return wire_text(text + 1);
 }
 
@@ -96,7 +55,7 @@ static struct field handle_text(void *handle)
 	return wire_text(text);
 }
 
-/* answered hands over what the simulator said: a value as a string or as a handle, and the error record. */
+/* answered returns the simulator's answer: a value as a string or as a handle, and the error record. */
 static HRESULT answered(struct answer a, PWSTR *value, void **handle, PWSTR *record)
 {
 	give(value, a.result == 0 && a.count > 0 ? a.data[0] : NULL);
@@ -149,7 +108,7 @@ static HRESULT answered(struct answer a, PWSTR *value, void **handle, PWSTR *rec
 KIND(Network) KIND(Endpoint) KIND(Namespace) KIND(LoadBalancer) KIND(SdnRoute)
 CREATE(Network) CREATE(Namespace) CREATE(LoadBalancer) CREATE(SdnRoute)
 
-/* Notifications: a connection stays open on which the simulator sends the subscription's result and then one answer per notification. */
+/* Notifications: on a connection that stays open, the simulator sends the subscription's result, then one answer per notification. */
 struct notification { SOCKET socket; HANDLE thread; void *context; void (CALLBACK *callback)(DWORD, void *, HRESULT, PCWSTR); };
 
 static DWORD WINAPI deliver(LPVOID p)
@@ -168,6 +127,10 @@ API HcnRegisterServiceCallback(void *callback, void *context, void **handle)
 	struct notification *n = calloc(1, sizeof *n);
 	struct answer a = {NO_SIMULATOR};
 	n->callback = callback, n->context = context;
+	if (refused("hns HcnRegisterServiceCallback")) {
+		free(n);
+		return E_ACCESSDENIED;
+	}
 	n->socket = wire_open("hns HcnRegisterServiceCallback", NULL, 0);
 	if (n->socket == INVALID_SOCKET || !wire_answer(n->socket, &a) || a.result != 0 ||
 	    !(n->thread = CreateThread(NULL, 0, deliver, n, 0, NULL))) {

@@ -1,6 +1,6 @@
-/* iphlpapi.dll of Windows over Wine's: what Wine lacks or fakes goes to the simulator; tables are Wine's rows (the Linux host's) with the
- * simulator's changes; all else is forwarded to Wine's own DLL, which the rig has copied to iphlpreal.dll. The functions are named sim_X here
- * and exported as X by a .def file that the builder writes. */
+/* Windows' iphlpapi.dll on top of Wine's. The simulator serves what Wine lacks or fakes; tables are Wine's rows (the Linux host's) with the
+ * simulator's changes; everything else is forwarded to Wine's own DLL, which the rig has copied to iphlpreal.dll. Functions are named sim_X
+ * here; a .def file that the builder writes exports them as X. */
 #include "wire.h"
 #include <stddef.h>
 #include <ifdef.h>
@@ -17,15 +17,7 @@ static FARPROC real(const char *name)
 	return dll ? GetProcAddress(dll, name) : NULL;
 }
 
-/* refused says whether a test wants a function to fail: WINKUBE_REFUSE in its own environment names it. */
-static BOOL refused(const char *function)
-{
-	char name[64] = "";
-	DWORD size = GetEnvironmentVariableA("WINKUBE_REFUSE", name, sizeof name);
-	return size > 0 && size < sizeof name && strcmp(strchr(function, ' ') + 1, name) == 0;
-}
-
-/* row_call hands one row to the simulator and takes what it makes of it. */
+/* row_call sends one row to the simulator and copies the returned row back. */
 static DWORD row_call(const char *function, void *row, DWORD size)
 {
 	if (!row)
@@ -41,10 +33,10 @@ static DWORD row_call(const char *function, void *row, DWORD size)
 	return result;
 }
 
-/* READS is how often Wine is asked for a table until it has one: a look changes nothing, and each one that failed is told. */
+/* READS is how often Wine is asked for a table until it succeeds: reading changes nothing, and each failure is reported. */
 #define READS 3
 
-/* wine_table asks Wine for its own table, again where that fails. */
+/* wine_table gets Wine's own table, and retries if that fails. */
 static DWORD wine_table(const char *name, ULONG argument, void *own)
 {
 	DWORD(WINAPI * wine)(ULONG, void *) = (void *)real(name);
@@ -58,7 +50,7 @@ static DWORD wine_table(const char *name, ULONG argument, void *own)
 	return result;
 }
 
-/* table_call makes a table of Wine's rows and the simulator's. Rows stand behind a count, at offset. The table is allocated as Wine does, for
+/* table_call builds a table from Wine's rows and the simulator's. Rows follow the count, at offset. The table is allocated like Wine's, for
  * FreeMibTable. */
 static DWORD table_call(const char *function, DWORD family, const void *rows, DWORD count, DWORD row, DWORD offset, void **table)
 {
@@ -141,7 +133,7 @@ DWORD WINAPI sim_GetIfTable2Ex(MIB_IF_TABLE_LEVEL level, MIB_IF_TABLE2 **table)
 
 DWORD WINAPI sim_GetIfTable2(MIB_IF_TABLE2 **table) { return sim_GetIfTable2Ex(MibIfTableNormal, table); }
 
-/* Initialize*Entry: the values that Microsoft's pages name; all else zero, or -1 for the flags that Set is to leave alone. */
+/* Initialize*Entry: the values that Microsoft's pages name. Everything else is zero, or -1 for flags that Set leaves unchanged. */
 VOID WINAPI sim_InitializeIpForwardEntry(MIB_IPFORWARD_ROW2 *row)
 {
 	memset(row, 0, sizeof *row);
@@ -168,7 +160,7 @@ VOID WINAPI sim_InitializeIpInterfaceEntry(MIB_IPINTERFACE_ROW *row)
 	row->InterfaceIndex = 0;
 }
 
-/* Adapters that only the simulator has are converted by it; the others by Wine. */
+/* The simulator converts adapters that only it has; Wine converts the others. */
 DWORD WINAPI sim_ConvertInterfaceIndexToLuid(NET_IFINDEX index, NET_LUID *luid)
 {
 	DWORD(WINAPI * wine)(NET_IFINDEX, NET_LUID *) = (void *)real("ConvertInterfaceIndexToLuid");
@@ -195,12 +187,12 @@ DWORD WINAPI sim_ConvertInterfaceLuidToIndex(const NET_LUID *luid, NET_IFINDEX *
 
 DWORD WINAPI sim_SetCurrentThreadCompartmentId(DWORD id) { return row_call("iphelper SetCurrentThreadCompartmentId", &id, sizeof id); }
 
-/* Change notifications: a connection stays open on which the simulator sends the subscription's result and then one answer per change, its result
- * the kind, its field the row. */
+/* Change notifications: on a connection that stays open, the simulator sends the subscription's result, then one answer per change. Its
+ * result is the kind, its field the row. */
 struct notification {
 	const char *function;
 	ADDRESS_FAMILY family;
-	CRITICAL_SECTION lock; /* of socket and cancelled */
+	CRITICAL_SECTION lock; /* guards socket and cancelled */
 	SOCKET socket;
 	BOOL cancelled;
 	HANDLE thread;
@@ -208,7 +200,7 @@ struct notification {
 	void (WINAPI *callback)(PVOID, PVOID, MIB_NOTIFICATION_TYPE);
 };
 
-/* stream subscribes and returns the connection; INVALID_SOCKET: result says why not. */
+/* stream subscribes and returns the connection. With INVALID_SOCKET, result has the error. */
 static SOCKET stream(const struct notification *n, BOOLEAN initial, DWORD *result)
 {
 	DWORD arguments[2] = {n->family, initial};
@@ -223,7 +215,7 @@ static SOCKET stream(const struct notification *n, BOOLEAN initial, DWORD *resul
 	return s;
 }
 
-/* again subscribes anew. What happened meanwhile is missed, as on Windows by one that does not listen. */
+/* again subscribes again. Changes in between are lost, as on Windows for a program that does not listen. */
 static BOOL again(struct notification *n)
 {
 	DWORD result;
@@ -238,7 +230,8 @@ static BOOL again(struct notification *n)
 	return old != s;
 }
 
-/* deliver calls back. On a busy machine Wine loses bytes now and then: from then on nothing on the connection can be read. */
+/* deliver calls the callback for each notification. On a busy machine Wine occasionally loses bytes, after which the rest of the connection
+ * is unreadable. */
 static DWORD WINAPI deliver(LPVOID p)
 {
 	struct notification *n = p;
@@ -298,7 +291,7 @@ DWORD WINAPI sim_NotifyIpInterfaceChange(ADDRESS_FAMILY family, PIPINTERFACE_CHA
 	return subscribe("iphelper NotifyIpInterfaceChange", family, callback, context, initial, handle);
 }
 
-/* As on Windows, no callback runs any more when this returns. */
+/* As on Windows, no callback runs after this returns. */
 DWORD WINAPI sim_CancelMibChangeNotify2(HANDLE handle)
 {
 	struct notification *n = handle;

@@ -1,7 +1,8 @@
-/* netsh.exe of Windows: hands its arguments and, for -f, the script over, and prints what the simulator answers. */
+/* Windows' netsh.exe and, with -DPOWERSHELL, powershell.exe: sends its arguments and, with -f, the script to the simulator, and prints the
+ * answer. */
 #include "wire.h"
 
-/* script reads the file of -f, which netsh takes in the OEM code page or UTF-16 with a byte order mark; ours are ASCII. */
+/* script reads the file of -f. netsh accepts the OEM code page, or UTF-16 with a byte order mark; ours are ASCII. */
 static struct field script(const WCHAR *path)
 {
 	struct field f = {NULL, 0};
@@ -18,7 +19,7 @@ static struct field script(const WCHAR *path)
 
 int wmain(int argc, WCHAR **argv)
 {
-	/* The arguments go as one field, each ended with a zero, since a script's commands may be many. */
+	/* The arguments are one field of zero-terminated strings, because a command line may have many. */
 	struct field fields[3] = {{"", 0}, {"", 0}, {"absent", 6}};
 	char *args = calloc(1, 1 << 16);
 	DWORD size = 0;
@@ -35,7 +36,11 @@ int wmain(int argc, WCHAR **argv)
 		}
 	}
 	fields[0].data = args, fields[0].size = size;
+#ifdef POWERSHELL
+	struct answer a = wire_call("powershell run", fields, 3);
+#else
 	struct answer a = wire_call("netsh run", fields, 3);
+#endif
 	if (a.count > 0)
 		fwrite(a.data[0], 1, a.size[0], stdout);
 	return (int)a.result;

@@ -1,4 +1,5 @@
-/* pdh.dll of Windows: performance counters are what the simulator says. Only the functions that Go programs use (upstream's winstats, gopsutil). */
+/* Windows' pdh.dll: performance counters with the simulator's values. It has only the functions that Go programs use (upstream's winstats,
+ * gopsutil). */
 #include "wire.h"
 
 #define API __declspec(dllexport) DWORD WINAPI
@@ -11,7 +12,7 @@
 struct value { DWORD status, unused; union { LONG l; double d; LONGLONG ll; } v; };
 struct item { WCHAR *name; struct value value; };
 
-/* ask sends handle and text; *out, when given, takes the number that the answer begins with. */
+/* ask sends handle and text. Unless out is NULL, *out receives the number at the start of the answer. */
 static DWORD ask(const char *function, HANDLE handle, const WCHAR *text, HANDLE *out, struct answer *whole)
 {
 	ULONG64 number = (ULONG64)(ULONG_PTR)handle;
@@ -80,7 +81,7 @@ API PdhGetFormattedCounterValue(HANDLE counter, DWORD format, DWORD *type, struc
 	return result;
 }
 
-/* The answer is lines "instance<TAB>number"; the names stand behind the items in the caller's buffer. */
+/* The answer has lines "instance<TAB>number"; the names follow the items in the caller's buffer. */
 API PdhGetFormattedCounterArrayW(HANDLE counter, DWORD format, DWORD *size, DWORD *count, struct item *items)
 {
 	struct answer a;

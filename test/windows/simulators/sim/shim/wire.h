@@ -1,6 +1,7 @@
-/* How shims ask the simulators: one TCP connection to loopback per call. A request is a number of fields, each with its length; an answer is
- * a 32-bit result and fields. The name of the function has behind it that of the call: on a busy machine Wine loses an answer now and then, and the
- * simulators do nothing twice that is asked again. Numbers are little-endian. The simulators' address is in WINKUBE_SIM, or in the file that the rig writes. */
+/* The protocol between shims and simulators: one TCP connection on loopback per call. A request is a number of fields, each with its
+ * length; an answer is a 32-bit result and fields. The call's name follows the function's name: on a busy machine Wine occasionally loses an
+ * answer, and the simulators do not repeat a call that is asked again. Numbers are little-endian. The simulators' address is in WINKUBE_SIM,
+ * or in the file that the rig writes. */
 #define WIN32_LEAN_AND_MEAN
 #include <winsock2.h>
 #include <ws2ipdef.h>
@@ -12,10 +13,22 @@
 #define ADDRESS_FILE "C:\\winkube-sim.txt"
 #define MAX_FIELDS 8
 #define ATTEMPTS 3
-#define NO_SIMULATOR 0x80004005u /* E_FAIL: never what a simulator answers */
+#define NO_SIMULATOR 0x80004005u /* E_FAIL: simulators never answer it */
 
 struct field { const void *data; DWORD size; };
 struct answer { DWORD result; DWORD count; char *data[MAX_FIELDS]; DWORD size[MAX_FIELDS]; char fault[80]; BOOL ended; /* there was no more, whether whole or not */ };
+
+/* refused reports whether a test wants a function ("hns HNSCall", "iphelper GetIfTable2Ex") to fail: WINKUBE_REFUSE in the program's
+ * environment names the function without the service, and HNSCall with the method and the beginning of the path. */
+static BOOL refused(const char *function)
+{
+	char name[64] = "";
+	DWORD size = GetEnvironmentVariableA("WINKUBE_REFUSE", name, sizeof name);
+	const char *asked = strchr(function, ' ') + 1;
+	if (size == 0 || size >= sizeof name)
+		return FALSE;
+	return strncmp(asked, "HNSCall ", 8) == 0 ? strncmp(asked, name, size) == 0 : strcmp(asked, name) == 0;
+}
 
 static int wire_send(SOCKET s, const void *data, DWORD size)
 {
@@ -50,7 +63,7 @@ static void wire_free(struct answer *a)
 	a->count = 0;
 }
 
-/* wire_answer reads one answer; the caller frees it. Fields are ended with a zero for use as text. */
+/* wire_answer reads one answer; the caller frees it. Fields are zero-terminated, for use as text. */
 static int wire_answer(SOCKET s, struct answer *a)
 {
 	DWORD head[2];
@@ -117,7 +130,7 @@ failed:
 	return INVALID_SOCKET;
 }
 
-/* wire_call asks and waits. The answer is empty and its result NO_SIMULATOR when nobody is there. */
+/* wire_call sends a request and waits. If no simulator answers, the answer is empty and its result NO_SIMULATOR. */
 static struct answer wire_call(const char *function, const struct field *fields, DWORD count)
 {
 	struct answer a = {0};
@@ -142,7 +155,7 @@ static struct answer wire_call(const char *function, const struct field *fields,
 	return a;
 }
 
-/* wire_text makes a field of a UTF-16 string, NULL being empty. The caller frees its data. */
+/* wire_text makes a field of a UTF-16 string; NULL makes an empty field. The caller frees its data. */
 static struct field wire_text(const WCHAR *text)
 {
 	struct field f = {NULL, 0};

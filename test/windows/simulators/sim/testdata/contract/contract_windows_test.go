@@ -1,5 +1,5 @@
-// Package contract holds Microsoft's hcsshim and wireguard's winipcfg to the simulators: it is built for Windows and run under Wine by
-// package sim's tests, which look at the calls that arrive.
+// Package contract runs Microsoft's hcsshim and wireguard's winipcfg against the simulators. Package sim's tests build it for Windows,
+// run it under Wine, and check the calls that arrive.
 package contract
 
 import (
@@ -158,7 +158,7 @@ func TestNamespacesAndRoutes(t *testing.T) {
 	}
 }
 
-// TestV1 is HNS v1 as Docker speaks it.
+// TestV1 uses HNS v1 as Docker does.
 func TestV1(t *testing.T) {
 	network := must[*hcsshim.HNSNetwork](t)(hcsshim.HNSNetworkRequest("POST", "", `{"Name":"nat","Type":"nat","Subnets":[{"AddressPrefix":"172.20.0.0/16","GatewayAddress":"172.20.0.1"}]}`))
 	endpoint := must[*hcsshim.HNSEndpoint](t)((&hcsshim.HNSEndpoint{Name: "c", VirtualNetwork: network.Id}).Create())
@@ -186,7 +186,7 @@ func TestV1(t *testing.T) {
 	}
 }
 
-// adapter is one of Wine's that is up and no loopback.
+// adapter returns one of Wine's adapters that is up and not loopback.
 func adapter(t *testing.T) winipcfg.LUID {
 	t.Helper()
 	for _, row := range must[[]winipcfg.MibIfRow2](t)(winipcfg.GetIfTable2Ex(winipcfg.MibIfEntryNormal)) {
@@ -198,7 +198,7 @@ func adapter(t *testing.T) winipcfg.LUID {
 	return 0
 }
 
-// TestHeard ends when an adapter has changed; package sim's TestLostNotification changes one.
+// TestHeard waits until an adapter changes; package sim's TestLostNotification changes one.
 func TestHeard(t *testing.T) {
 	heard := make(chan struct{}, 1)
 	callback := must[*winipcfg.InterfaceChangeCallback](t)(winipcfg.RegisterInterfaceChangeCallback(func(winipcfg.MibNotificationType, *winipcfg.MibIPInterfaceRow) {
@@ -245,11 +245,11 @@ func TestRoutes(t *testing.T) {
 		select {
 		case kind := <-heard:
 			got = append(got, kind)
-		case <-time.After(time.Minute):
+		case <-time.After(3 * time.Minute):
 			t.Fatalf("heard %d and no more", got)
 		}
 	}
-	slices.Sort(got) // winipcfg starts a goroutine for each change: they overtake each other
+	slices.Sort(got) // winipcfg starts a goroutine per change, so that their order varies
 	if want := []winipcfg.MibNotificationType{winipcfg.MibAddInstance, winipcfg.MibDeleteInstance}; !slices.Equal(got, want) {
 		t.Errorf("heard %d, want %d", got, want)
 	}
@@ -279,7 +279,7 @@ func TestAddresses(t *testing.T) {
 	}
 }
 
-// TestHotAttach: a running container gets an endpoint of an overlay, whose DNS and policies the first interface reads as it wrote them.
+// TestHotAttach: a running container gets an endpoint of an overlay; HNS v1 returns its DNS and policies as they were written.
 func TestHotAttach(t *testing.T) {
 	vsid := must[[]byte](t)(json.Marshal(hcn.SubnetPolicy{Type: hcn.VSID, Settings: json.RawMessage(`{"IsolationId":4096}`)}))
 	network := must[*hcn.HostComputeNetwork](t)((&hcn.HostComputeNetwork{Name: "vx", Type: hcn.Overlay, Ipams: []hcn.Ipam{subnet(vsid)}, SchemaVersion: hcn.V2SchemaVersion()}).Create())

@@ -1,0 +1,83 @@
+package engine
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/docker/docker/api/types/network"
+
+	"github.com/winkube/winkube/test/windows/simulators/calls"
+	"github.com/winkube/winkube/test/windows/simulators/hns"
+)
+
+// TestRestart: at its start the engine finds its networks by HNS's ID, case-sensitively. It drops those with an ID in lower case, and adopts them
+// without labels and options; the host's endpoint is removed in both cases. Docker 28 keeps labels, earlier versions do not. It adopts unknown HNS
+// networks.
+func TestRestart(t *testing.T) {
+	for build, keepsLabels := range map[int]bool{20348: false, 26100: true} {
+		for _, upper := range []bool{false, true} {
+			h := hns.New(hns.Options{Build: build, Log: &calls.Log{}})
+			r := newRig(t, build)
+			r.opts.HNS = func(method, path, request string) (string, error) {
+				result, value, record := h.Call("HNSCall", []string{method, path, request})
+				if result != 0 {
+					return "", fmt.Errorf("%s (%#x)", record, uint32(result))
+				}
+				return value, nil
+			}
+			make := func(name string) hnsNetwork {
+				var made hnsNetwork
+				err := r.hns("POST", "/networks/", hnsNetwork{Name: name, Type: "L2Bridge", Subnets: []hnsSubnet{{"10.244.3.0/24", "10.244.3.1"}}}, &made)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return made
+			}
+			pods, others := make("pods"), make("others")
+			id := strings.ToLower(pods.ID)
+			if upper {
+				id = pods.ID
+			}
+			r.wants("POST", "/networks/create", network.CreateRequest{Name: "pods", CreateOptions: network.CreateOptions{Driver: "l2bridge", Labels: map[string]string{"ours": "yes"},
+				Options: map[string]string{optionID: id, optionName: "pods", optionNAT: "true"},
+				IPAM:    &network.IPAM{Config: []network.IPAMConfig{{Subnet: "10.244.3.0/24", Gateway: "10.244.3.2"}}}}}, http.StatusCreated)
+			if err := r.hns("POST", "/endpoints/", hnsEndpoint{VirtualNetwork: pods.ID, IPAddress: "10.244.3.2"}, nil); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 { // a second restart changes nothing
+				if err := r.discover(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			what := fmt.Sprintf("%d, upper %t", build, upper)
+			var found network.Inspect
+			if status, message := r.call("GET", "/networks/pods", nil, &found); status != http.StatusOK {
+				t.Fatalf("%s: %d %s", what, status, message)
+			}
+			if found.Options[optionID] != pods.ID || (found.Options[optionNAT] == "true") != upper || (found.Labels["ours"] == "yes") != (upper && keepsLabels) {
+				t.Errorf("%s: options %v, labels %v", what, found.Options, found.Labels)
+			}
+			if strings.Contains(h.String(), "endpoint local 10.244.3.2") {
+				t.Errorf("%s: the host's endpoint is there:\n%s", what, h)
+			}
+			var all []network.Inspect
+			r.call("GET", "/networks", nil, &all)
+			names := map[string]string{}
+			for _, n := range all {
+				names[n.Name] = n.Options[optionID]
+			}
+			if names["others"] != others.ID || names["pods"] != pods.ID {
+				t.Errorf("%s: the engine has %v", what, names)
+			}
+			r.wants("POST", "/networks/create", network.CreateRequest{Name: "others", CreateOptions: network.CreateOptions{Driver: "transparent"}}, http.StatusConflict)
+			r.wants("GET", "/networks/others", nil, http.StatusOK)
+			r.wants("DELETE", "/networks/others", nil, http.StatusNoContent)
+			r.wants("DELETE", "/networks/pods", nil, http.StatusNoContent)
+			if strings.Contains(h.String(), "L2Bridge") {
+				t.Errorf("%s: HNS still has\n%s", what, h)
+			}
+		}
+	}
+}
