@@ -15,11 +15,12 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// cast are the pods that live while the agent is killed: every kind of volume, hooks, init containers, sidecars, probes and restarts.
+// cast has the pods that run while the agent is killed: every kind of volume, hooks, init containers, sidecars, probes
+// and restarts.
 type cast struct {
 	*space
 	host  *lab.Host
-	notes string // a directory of the host in which containers and hooks write lines, one file for each pod and subject
+	notes string // a directory of the host in which containers and hooks write lines, one file per pod and subject
 	data  string // a directory of the host behind the PersistentVolume
 }
 
@@ -27,14 +28,14 @@ type cast struct {
 type role struct {
 	name   string
 	change func(c *cast, pod *v1.Pod)
-	// ends: its container ends by itself; succeeds: so does the pod, for good.
+	// ends: its container exits by itself; succeeds: so does the pod, permanently.
 	ends, succeeds bool
-	// hooks that its container main has.
+	// Hooks of its container main.
 	postStart, preStop bool
 	sleeps             int64 // seconds of its preStop hook, a sleep
 }
 
-// endsByItself says whether a container of a pod of the cast does.
+// endsByItself reports whether a pod's container exits by itself.
 func endsByItself(pod, container string) bool {
 	for _, r := range roles {
 		if r.ends && container == "main" && strings.HasPrefix(pod, r.name+"-") {
@@ -95,7 +96,7 @@ func newCast(s *space, host *lab.Host) *cast {
 	return c
 }
 
-// play makes a pod of a role; its name begins with the role's.
+// play returns a pod of a role; its name begins with the role's.
 func (c *cast) play(r role, suffix string) *v1.Pod {
 	pod := c.pod(r.name+"-"+suffix, c.host, "sleep")
 	c.mount(pod, "/notes", "", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: c.notes}})
@@ -103,7 +104,7 @@ func (c *cast) play(r role, suffix string) *v1.Pod {
 	return pod
 }
 
-// mount mounts a new volume in all containers that the pod has.
+// mount mounts a new volume in all of the pod's current containers.
 func (c *cast) mount(pod *v1.Pod, path, subPath string, source v1.VolumeSource) {
 	name := fmt.Sprintf("v%d", len(pod.Spec.Volumes))
 	pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: name, VolumeSource: source})
@@ -115,21 +116,21 @@ func sample(args ...string) *v1.ExecAction {
 	return &v1.ExecAction{Command: append([]string{"/sample"}, args...)}
 }
 
-// note is a command that adds a line to the pod's notes of a subject.
+// note returns a command that adds a line to the pod's notes on a subject.
 func note(pod *v1.Pod, subject string) *v1.ExecAction {
 	return sample("append", "/notes/"+pod.Name+"."+subject, subject)
 }
 
-// noted counts the lines.
+// noted returns the number of lines.
 func (c *cast) noted(pod *v1.Pod, subject string) int {
 	data, _ := os.ReadFile(filepath.Join(c.notes, pod.Name+"."+subject))
 	return strings.Count(string(data), "\n")
 }
 
-// readsAll is a readiness probe that reads files: only a pod whose volumes are right becomes Ready.
+// readsAll returns a readiness probe that reads files: a pod only becomes Ready if its volumes are correct.
 func readsAll(pod *v1.Pod, files ...string) {
 	pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{
-		ProbeHandler: v1.ProbeHandler{Exec: sample(append([]string{"cat"}, files...)...)}, PeriodSeconds: 2, TimeoutSeconds: 5,
+		ProbeHandler: v1.ProbeHandler{Exec: sample(append([]string{"cat"}, files...)...)}, PeriodSeconds: 2, TimeoutSeconds: 10,
 	}
 }
 
@@ -159,7 +160,7 @@ func (c *cast) withClaim(pod *v1.Pod) {
 	readsAll(pod, "/mine/f", "/data/"+pod.Name+"/f")
 }
 
-// withInits has two init containers that note their end, and a sidecar around the second.
+// withInits adds two init containers that note their end, and a sidecar that starts between them.
 func (c *cast) withInits(pod *v1.Pod) {
 	always := v1.ContainerRestartPolicyAlways
 	init := func(name, script string) v1.Container {
@@ -167,7 +168,7 @@ func (c *cast) withInits(pod *v1.Pod) {
 	}
 	side := init("side", "sleep")
 	side.RestartPolicy = &always
-	side.StartupProbe = &v1.Probe{ProbeHandler: v1.ProbeHandler{Exec: sample("hostname")}, PeriodSeconds: 1, FailureThreshold: 30}
+	side.StartupProbe = &v1.Probe{ProbeHandler: v1.ProbeHandler{Exec: sample("hostname")}, PeriodSeconds: 1, TimeoutSeconds: 10, FailureThreshold: 30}
 	file := "/notes/" + pod.Name + "."
 	pod.Spec.InitContainers = []v1.Container{
 		init("init-1", "sleep 300ms; append "+file+"init-1 done"), side, init("init-2", "append "+file+"init-2 done; sleep 300ms"),
@@ -188,7 +189,7 @@ func (c *cast) withSleep(pod *v1.Pod) {
 
 func (c *cast) grace(pod *v1.Pod, seconds int64) { pod.Spec.TerminationGracePeriodSeconds = &seconds }
 
-// withProbes has one probe of each kind, and commands that last: an agent that dies leaves them behind.
+// withProbes adds one probe of each kind, with long commands: an agent that dies leaves them running.
 func (c *cast) withProbes(pod *v1.Pod) {
 	main := &pod.Spec.Containers[0]
 	main.Args = []string{"serve", "8080"}
@@ -198,19 +199,19 @@ func (c *cast) withProbes(pod *v1.Pod) {
 	main.StartupProbe = probe(v1.ProbeHandler{Exec: sample("hostname")})
 	main.LivenessProbe = probe(v1.ProbeHandler{Exec: sample("sleep", "500ms")})
 	main.ReadinessProbe = probe(v1.ProbeHandler{HTTPGet: httpGet("/healthz", 8080)})
-	// The second container's probe never ends by itself: each time its time is over it has to be ended.
+	// The second container's probe never exits by itself: after each timeout it must be killed.
 	pod.Spec.Containers = append(pod.Spec.Containers, v1.Container{
 		Name: "hung", Image: lab.SampleImage, Args: []string{"sleep"},
 		LivenessProbe: &v1.Probe{ProbeHandler: v1.ProbeHandler{Exec: sample("sleep", "1h")}, PeriodSeconds: 1, TimeoutSeconds: 1, FailureThreshold: 1000},
 	})
 }
 
-// crashing ends with code 1 soon after each start.
+// crashing exits with code 1 soon after each start.
 func (c *cast) crashing(pod *v1.Pod) {
 	pod.Spec.Containers[0].Args = []string{"shell", "-c", "append /notes/" + pod.Name + ".run x; sleep 500ms; exit 1"}
 }
 
-// once runs to its end and is never restarted.
+// once runs to completion and is never restarted.
 func (c *cast) once(pod *v1.Pod) {
 	pod.Spec.RestartPolicy = v1.RestartPolicyNever
 	pod.Spec.Containers[0].Args = []string{"shell", "-c", "append /notes/" + pod.Name + ".run x; sleep 500ms"}

@@ -17,7 +17,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 )
 
-// controlGroup reads a file of a pod's cgroup below its class (burstable, besteffort, "") on the first node: by its name in v1 or v2.
+// controlGroup reads a file of a pod's cgroup below its class (burstable, besteffort, "") on the first node; the file's
+// name depends on v1 or v2.
 func controlGroup(class, uid, controller, v1, v2 string) (string, error) {
 	below := filepath.Join(cluster.Nodes[0].Namespace(), "kubepods", class, "pod"+uid)
 	data, err := os.ReadFile(filepath.Join("/sys/fs/cgroup", controller, below, v1))
@@ -27,7 +28,8 @@ func controlGroup(class, uid, controller, v1, v2 string) (string, error) {
 	return strings.TrimSpace(string(data)), err
 }
 
-// TestPodCgroups: a pod is held to its limits as a whole, follows a resize, and nothing of it is left when it goes while the agent is dead.
+// TestPodCgroups: the pod's limits apply to the pod as a whole and follow a resize, and its cgroup is removed if the
+// pod goes while the agent is dead.
 func TestPodCgroups(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]
@@ -48,7 +50,7 @@ func TestPodCgroups(t *testing.T) {
 	patch := `{"spec":{"containers":[{"name":"main","resources":{"limits":{"cpu":"300m"}}}]}}`
 	_, err := client.CoreV1().Pods(s.name).Patch(t.Context(), "limited", types.StrategicMergePatchType, []byte(patch), metav1.PatchOptions{}, "resize")
 	s.must(err)
-	s.eventually(20*time.Second, "quota after the resize", func(context.Context) error {
+	s.eventually(time.Minute, "quota after the resize", func(context.Context) error {
 		if got, err := quota(); err != nil || !strings.HasPrefix(got, "30000") {
 			return fmt.Errorf("it is %q (%v)", got, err)
 		}

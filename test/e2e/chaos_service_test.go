@@ -22,9 +22,9 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// TestServicesHeal takes from a node, under traffic, what its proxy has made there: routes, rules, addresses, their interface, and with the
-// proxy itself every listener. It prints how long each stayed away and the requests that were lost (WINKUBE_CHAOS: how long, 20s;
-// WINKUBE_SEED).
+// TestServicesHeal removes from a node, under traffic, what its proxy created: routes, rules, addresses, their
+// interface and, by killing the proxy, every listener. It prints how long each was missing and how many requests failed
+// (WINKUBE_CHAOS: duration, 20s; WINKUBE_SEED).
 func TestServicesHeal(t *testing.T) {
 	duration, seed := 20*time.Second, uint64(number(t, "WINKUBE_SEED", int(time.Now().Unix()%100000)))
 	if text := os.Getenv("WINKUBE_CHAOS"); text != "" {
@@ -44,10 +44,10 @@ func TestServicesHeal(t *testing.T) {
 	c.print()
 }
 
-// externalIP is an address outside of the range of services, so a rule holds its port.
+// externalIP is an address outside the service range, so a rule reserves its port.
 const externalIP = "198.51.100.77"
 
-// strike is one way to take something away.
+// strike is one way to remove something.
 type strike struct {
 	name     string
 	do       func(c *serviceChaos, random *rand.Rand) error
@@ -57,27 +57,27 @@ type strike struct {
 var strikes = []strike{
 	{"services' route", func(c *serviceChaos, _ *rand.Rand) error {
 		return c.ip("route", "flush", "table", "local", "proto", "119")
-	}, 5 * time.Second},
+	}, 30 * time.Second},
 	{"all rules", func(c *serviceChaos, _ *rand.Rand) error {
 		_, err := c.host.Exec(c.Context(), "nft", "add table inet winkube-proxy; delete table inet winkube-proxy") // it may be gone since the last time
 		return err
-	}, 5 * time.Second},
-	{"external port's rule", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("rule", "del", "priority", "122") }, 5 * time.Second},
-	{"external port's route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "flush", "table", "1190600080") }, 5 * time.Second},
-	{"route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "del", c.route) }, 5 * time.Second},
+	}, 30 * time.Second},
+	{"external port's rule", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("rule", "del", "priority", "122") }, 30 * time.Second},
+	{"external port's route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "flush", "table", "1190600080") }, 30 * time.Second},
+	{"route", func(c *serviceChaos, _ *rand.Rand) error { return c.ip("route", "del", c.route) }, 30 * time.Second},
 	{"listeners", func(c *serviceChaos, _ *rand.Rand) error {
 		if err := c.host.Process("proxy").Kill9(c.Context()); err != nil {
 			return err
 		}
 		return c.host.Process("proxy").Start(c.Context())
-	}, 15 * time.Second},
+	}, time.Minute},
 }
 
-// serviceChaos is one run.
+// serviceChaos is the state of one run.
 type serviceChaos struct {
 	*space
 	host      *lab.Host
-	addresses []string // cluster IPs of ours
+	addresses []string // cluster IPs of this test's services
 	route     string   // to the other node's pods
 	fronts    []*asked
 	end       context.CancelFunc
@@ -87,14 +87,14 @@ type serviceChaos struct {
 	lost map[string]int
 }
 
-// asked is one front with a client that sends requests without a pause.
+// asked is a front and a client that sends requests without pause.
 type asked struct {
 	addr string
 
 	mu     sync.Mutex
 	good   int
 	failed int
-	last   time.Time // when the last request that was answered began
+	last   time.Time // when the last answered request began
 }
 
 func newServiceChaos(s *space, near, far *lab.Host) *serviceChaos {
@@ -125,9 +125,11 @@ func newServiceChaos(s *space, near, far *lab.Host) *serviceChaos {
 			}
 		})
 	}
-	c.served(time.Now(), 20*time.Second)
+	c.served(time.Now(), time.Minute)
 	for _, a := range c.fronts {
-		a.failed = 0 // before it was first served
+		a.mu.Lock()
+		a.failed = 0 // failures before it was first served
+		a.mu.Unlock()
 	}
 	return c
 }
@@ -137,7 +139,7 @@ func (c *serviceChaos) ip(args ...string) error {
 	return err
 }
 
-// strike takes something away and waits until everything is served again; then it gives the host a moment.
+// strike removes something, waits until everything is served again, and then pauses for a moment.
 func (c *serviceChaos) strike(s strike, random *rand.Rand) {
 	before := c.failures()
 	at := time.Now()
@@ -151,7 +153,7 @@ func (c *serviceChaos) strike(s strike, random *rand.Rand) {
 	c.lost[s.name] += c.failures() - before
 }
 
-// served waits until each front has answered a request that began after since.
+// served waits until each front has answered a request sent after since.
 func (c *serviceChaos) served(since time.Time, patience time.Duration) {
 	c.Helper()
 	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
@@ -184,7 +186,8 @@ func (c *serviceChaos) stop() {
 	c.group.Wait()
 }
 
-// run asks the front from within a network namespace until ctx ends. Its thread never leaves that namespace, and ends with it.
+// run sends requests to the front from a network namespace until ctx ends. Its thread never leaves that namespace, and
+// ends with it.
 func (a *asked) run(ctx context.Context, namespace string) error {
 	runtime.LockOSThread()
 	ns, err := netns.GetFromName(namespace)
@@ -211,7 +214,7 @@ func (a *asked) run(ctx context.Context, namespace string) error {
 	return nil
 }
 
-// get asks once over a new connection, for at most a second.
+// get sends one request over a new connection, with a timeout of a second: it does not fail the test, but is counted and sent again.
 func get(addr string) error {
 	conn, err := net.DialTimeout("tcp", addr, time.Second)
 	if err != nil {

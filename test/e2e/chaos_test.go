@@ -20,10 +20,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// Pods of the run: one of each role stays from the beginning to the end, the others come and go.
+// Pods of the run: one of each role stays during the whole run, the others come and go.
 const podsAtOnce = 30
 
-// number reads a count from the environment.
+// number reads a number from the environment.
 func number(t *testing.T, name string, otherwise int) int {
 	text := os.Getenv(name)
 	if text == "" {
@@ -36,18 +36,19 @@ func number(t *testing.T, name string, otherwise int) int {
 	return n
 }
 
-// TestNeverLoseAPod kills the kubelet of a node again and again (WINKUBE_KILLS times, chosen by WINKUBE_SEED) while 30 pods come and go.
+// TestNeverLoseAPod kills a node's kubelet repeatedly (WINKUBE_KILLS times, at moments chosen by WINKUBE_SEED) while 30
+// pods come and go.
 func TestNeverLoseAPod(t *testing.T) {
 	kills, seed := number(t, "WINKUBE_KILLS", 30), uint64(number(t, "WINKUBE_SEED", int(time.Now().Unix()%100000)))
 	t.Logf("%d kills, WINKUBE_SEED=%d", kills, seed)
 	s := newSpace(t)
 	ctx := context.Background()
 	host := cluster.Nodes[0]
-	s.allReady(90 * time.Second)
-	// A fresh agent is what the one at the end is compared with.
+	s.allReady(3 * time.Minute)
+	// Compare the agent's figures at the end with those of a fresh agent.
 	s.must(host.Process("kubelet").Restart(ctx))
-	s.nodeReady(host.Name, true, 30*time.Second)
-	s.allReady(60 * time.Second)
+	s.nodeReady(host.Name, true, time.Minute)
+	s.allReady(3 * time.Minute)
 	w := watchEngine(t, host, s.name)
 	before, err := inventoryOf(ctx, host)
 	s.must(err)
@@ -71,7 +72,7 @@ func TestNeverLoseAPod(t *testing.T) {
 	r.still(steady)
 	left := r.leave(steady, before)
 	var after agentFigures
-	if err := until(75*time.Second, func() error { // connections to the engine stay open for a while
+	if err := until(3*time.Minute, func() error { // connections to the engine stay open for a while
 		if after = s.figures(host.Name); after.Goroutines > figures.Goroutines+15 || after.FDs > figures.FDs+8 {
 			return fmt.Errorf("the agent has %+v, had %+v", after, figures)
 		}
@@ -82,20 +83,20 @@ func TestNeverLoseAPod(t *testing.T) {
 	r.print(k, took, figures, after, left)
 }
 
-// run is what happens during one test.
+// run is the state of one test.
 type run struct {
 	*cast
 	w *witness
 
 	mu   sync.Mutex
 	done map[string]int // pods by role that came and went
-	pods atomic.Int32   // that exist
+	pods atomic.Int32   // current number
 
 	deletedEarly, hooksRun, hooksAgain int
 	mostPods                           int32
 }
 
-// steady makes one pod of each role and waits until they are what they should be.
+// steady creates one pod of each role and waits until they reach their state.
 func (r *run) steady() []*v1.Pod {
 	r.Helper()
 	var pods []*v1.Pod
@@ -104,7 +105,7 @@ func (r *run) steady() []*v1.Pod {
 	}
 	r.pods.Add(int32(len(pods)))
 	for i, role := range roles {
-		r.eventually(90*time.Second, pods[i].Name, func(ctx context.Context) (err error) {
+		r.eventually(3*time.Minute, pods[i].Name, func(ctx context.Context) (err error) {
 			pods[i], err = client.CoreV1().Pods(r.name).Get(ctx, pods[i].Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -115,7 +116,7 @@ func (r *run) steady() []*v1.Pod {
 	return pods
 }
 
-// reached is nil when a pod has come as far as its role wants.
+// reached returns nil if a pod has reached its role's state.
 func (r role) reached(pod *v1.Pod) error {
 	switch {
 	case r.succeeds:
@@ -132,12 +133,19 @@ func (r role) reached(pod *v1.Pod) error {
 	return isReady(pod)
 }
 
-// still compares the steady pods with what they were.
+// still compares the steady pods with their earlier state.
 func (r *run) still(pods []*v1.Pod) {
+	r.Helper()
+	r.unchanged(pods)
+	r.noCommandsLeft(pods)
+}
+
+// unchanged is still, except for commands: an engine that was restarted does not know those that it started before.
+func (r *run) unchanged(pods []*v1.Pod) {
 	r.Helper()
 	for i, role := range roles {
 		was := pods[i]
-		r.eventually(60*time.Second, was.Name+" as it was", func(ctx context.Context) error {
+		r.eventually(2*time.Minute, was.Name+" as it was", func(ctx context.Context) error {
 			now, err := client.CoreV1().Pods(r.name).Get(ctx, was.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -156,13 +164,13 @@ func (r *run) still(pods []*v1.Pod) {
 			return nil
 		})
 	}
-	r.noCommandsLeft(pods)
 }
 
-// noCommandsLeft waits until the containers have no process but their own: commands of agents that died are ended by the next one.
+// noCommandsLeft waits until the containers have no processes but their own: an agent kills the commands that its
+// predecessor left.
 func (r *run) noCommandsLeft(pods []*v1.Pod) {
 	r.Helper()
-	r.eventually(20*time.Second, "end of the commands of killed agents", func(ctx context.Context) error {
+	r.eventually(time.Minute, "end of the commands of killed agents", func(ctx context.Context) error {
 		for _, pod := range pods {
 			for _, st := range pod.Status.ContainerStatuses {
 				if st.State.Running == nil || endsByItself(pod.Name, st.Name) {
@@ -206,7 +214,7 @@ func (r *run) churn(ctx context.Context, slot int, random *rand.Rand) {
 	}
 }
 
-// live is one pod's life: made, looked at, deleted, gone, and what it left.
+// live runs one pod's life: it creates, checks and deletes the pod, and checks what it left.
 func (r *run) live(ctx context.Context, role role, suffix string, early bool, pause func(time.Duration)) error {
 	always := context.Background()
 	pods := client.CoreV1().Pods(r.name)
@@ -221,7 +229,7 @@ func (r *run) live(ctx context.Context, role role, suffix string, early bool, pa
 	if early {
 		pause(3 * time.Second)
 	} else {
-		if err := until(3*time.Minute, func() error {
+		if err := until(6*time.Minute, func() error {
 			now, err := pods.Get(always, pod.Name, metav1.GetOptions{})
 			if err != nil {
 				return err
@@ -240,7 +248,7 @@ func (r *run) live(ctx context.Context, role role, suffix string, early bool, pa
 	if err := pods.Delete(always, pod.Name, metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &pod.UID}}); err != nil {
 		return err
 	}
-	if err := until(2*time.Minute, func() error {
+	if err := until(5*time.Minute, func() error {
 		_, err := pods.Get(always, pod.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) {
 			return nil
@@ -252,7 +260,7 @@ func (r *run) live(ctx context.Context, role role, suffix string, early bool, pa
 	return r.lived(role, pod, asked)
 }
 
-// until asks until ok is nil.
+// until repeats ok until it returns nil.
 func until(patience time.Duration, ok func() error) error {
 	for end := time.Now().Add(patience); ; time.Sleep(300 * time.Millisecond) {
 		err := ok()
@@ -262,11 +270,11 @@ func until(patience time.Duration, ok func() error) error {
 	}
 }
 
-// lived looks at what a pod that is gone has left in its notes.
+// lived checks the notes of a pod that is gone.
 func (r *run) lived(role role, pod *v1.Pod, asked time.Time) error {
 	mains := r.w.of(string(pod.UID), "main")
 	if len(mains) == 0 {
-		return nil // it never came to that
+		return nil // it never reached that state
 	}
 	if role.preStop {
 		times := r.noted(pod, "preStop")
@@ -292,7 +300,7 @@ func (r *run) lived(role role, pod *v1.Pod, asked time.Time) error {
 	return nil
 }
 
-// leave deletes the steady pods and waits until the host has nothing that it had not before. What is left is returned.
+// leave deletes the steady pods and waits until the host has nothing more than before. It returns what is left.
 func (r *run) leave(pods []*v1.Pod, before inventory) []string {
 	r.Helper()
 	ctx := context.Background()
@@ -301,7 +309,7 @@ func (r *run) leave(pods []*v1.Pod, before inventory) []string {
 		r.must(client.CoreV1().Pods(r.name).Delete(ctx, pod.Name, metav1.DeleteOptions{}))
 	}
 	var left []string
-	err := until(90*time.Second, func() error {
+	err := until(4*time.Minute, func() error {
 		list, err := client.CoreV1().Pods(r.name).List(ctx, metav1.ListOptions{})
 		if err != nil {
 			return err
@@ -321,7 +329,7 @@ func (r *run) leave(pods []*v1.Pod, before inventory) []string {
 	return left
 }
 
-// print shows the result as a table.
+// print shows the results as a table.
 func (r *run) print(k *killer, took time.Duration, before, after agentFigures, left []string) {
 	var out strings.Builder
 	table := tabwriter.NewWriter(&out, 0, 0, 2, ' ', 0)

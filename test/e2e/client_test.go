@@ -14,7 +14,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestClientAddress: with externalTrafficPolicy Local the endpoint sees the client's address: another host's, or for the node itself one of the node's.
+// TestClientAddress: with externalTrafficPolicy Local the endpoint sees the client's address: another host's, or one of
+// the node's if the node is the client.
 func TestClientAddress(t *testing.T) {
 	s := newSpace(t)
 	near, far := cluster.Nodes[0], cluster.Nodes[1]
@@ -34,7 +35,7 @@ func TestClientAddress(t *testing.T) {
 	for i, to := range internal(other) {
 		url := "http://" + net.JoinHostPort(to, strconv.Itoa(int(service.Spec.Ports[0].NodePort))) + "/client-ip"
 		want := internal(node)[i]
-		s.eventually(30*time.Second, "the pod sees "+want, func(ctx context.Context) error {
+		s.eventually(time.Minute, "the pod sees "+want, func(ctx context.Context) error {
 			out, err := ask(ctx, near, url)
 			if err != nil {
 				return err

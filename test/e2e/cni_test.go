@@ -26,7 +26,7 @@ func needPlugins(t *testing.T) {
 	}
 }
 
-// leases are the containers that the node's plugins have given an address to, by address.
+// leases returns the containers that have an address from the node's plugins, by address.
 func leases(node *lab.Host) (map[string]string, error) {
 	entries, err := os.ReadDir(filepath.Join(node.Leases(), "lab"))
 	out := map[string]string{}
@@ -44,7 +44,8 @@ func leases(node *lab.Host) (map[string]string, error) {
 	return out, err
 }
 
-// balanced says what is wrong where leases and pods of a node do not agree: each pod that is not on the host's network has exactly one.
+// balanced returns an error if leases and pods of a node differ: each pod that is not on the host's network must have
+// exactly one.
 func balanced(ctx context.Context, node *lab.Host) error {
 	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
 	if err != nil {
@@ -66,7 +67,7 @@ func balanced(ctx context.Context, node *lab.Host) error {
 	return nil
 }
 
-// A kubelet that is killed while it attaches and detaches pods leaks no address and restarts nothing.
+// A kubelet that is killed while it attaches and detaches pods leaks no addresses and restarts nothing.
 func TestKilledWhileAttaching(t *testing.T) {
 	needPlugins(t)
 	s := newSpace(t)
@@ -78,7 +79,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 		for i := range pods {
 			s.create(s.pod(fmt.Sprintf("p%d-%d", round, i), node, "serve", "8080"))
 		}
-		s.eventually(30*time.Second, "a new pod has an address", func(context.Context) error {
+		s.eventually(time.Minute, "a new pod has an address", func(context.Context) error {
 			have, err := leases(node)
 			if err == nil && len(have) < 2+round {
 				err = fmt.Errorf("%d addresses are given", len(have))
@@ -93,7 +94,7 @@ func TestKilledWhileAttaching(t *testing.T) {
 		s.must(node.Process("kubelet").Kill9(t.Context()))
 		s.must(node.Process("kubelet").Ensure(t.Context()))
 	}
-	s.allReady(90 * time.Second)
+	s.allReady(3 * time.Minute)
 	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
 	after := s.get("stays").Status
 	if after.PodIP != before.PodIP || after.ContainerStatuses[0].ContainerID != before.ContainerStatuses[0].ContainerID {
@@ -101,7 +102,8 @@ func TestKilledWhileAttaching(t *testing.T) {
 	}
 }
 
-// After a restart from outside, a sandbox has another network namespace than its containers: the pod is recreated. hostPorts work without a plugin for them.
+// After an external restart, a sandbox has a different network namespace than its containers: the pod is recreated.
+// hostPorts work without a portmap plugin.
 func TestSandboxRestartedByHand(t *testing.T) {
 	needPlugins(t)
 	s := newSpace(t)
@@ -119,7 +121,7 @@ func TestSandboxRestartedByHand(t *testing.T) {
 		_, err := ask(ctx, other, "http://"+node.Addr.String()+":18082/")
 		return err
 	}
-	s.eventually(10*time.Second, "the hostPort answers without portmap", answers)
+	s.eventually(time.Minute, "the hostPort answers without portmap", answers)
 	if sockets, err := node.Exec(t.Context(), "ss", "-Hltn", "sport = :18082"); err != nil || sockets == "" {
 		t.Errorf("nothing listens on the hostPort, so portmap must have mapped it (%v)", err)
 	}
@@ -132,7 +134,7 @@ func TestSandboxRestartedByHand(t *testing.T) {
 		}
 	}
 	s.must(node.Engine().Restart(t.Context(), box))
-	s.eventually(30*time.Second, "the containers are in the new network", func(ctx context.Context) error {
+	s.eventually(time.Minute, "the containers are in the new network", func(ctx context.Context) error {
 		now, err := client.CoreV1().Pods(s.name).Get(ctx, "web", metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -146,13 +148,12 @@ func TestSandboxRestartedByHand(t *testing.T) {
 		_, err = ask(ctx, node, "http://"+now.Status.PodIP+":8080/")
 		return errors.Join(err, answers(ctx))
 	})
-	_, err = s.event(t.Context(), "web", "SandboxChanged", "")
-	s.must(err)
+	s.told("web", "SandboxChanged", "")
 	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
 }
 
-// A sandbox that is removed from outside gets a successor with a network; a node without a configuration says so until one comes; plugins that
-// hang or print rubbish are named on the pod.
+// A sandbox that is removed externally gets a successor with a network. A node without a CNI configuration reports that
+// until it gets one. Plugins that hang or print garbage are named on the pod.
 func TestPluginsInTrouble(t *testing.T) {
 	needPlugins(t)
 	s := newSpace(t)
@@ -161,15 +162,16 @@ func TestPluginsInTrouble(t *testing.T) {
 	web.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8080, HostPort: 18080}}
 	s.create(web)
 	s.ready("web")
-	if _, err := ask(t.Context(), cluster.Nodes[1], "http://"+node.Addr.String()+":18080/"); err != nil {
-		t.Errorf("hostPort by the plugin portmap: %v", err)
-	}
+	s.eventually(time.Minute, "the hostPort by the plugin portmap", func(ctx context.Context) error {
+		_, err := ask(ctx, cluster.Nodes[1], "http://"+node.Addr.String()+":18080/")
+		return err
+	})
 	good, err := os.ReadFile(node.NetworkConf())
 	s.must(err)
 	defer func() { s.must(os.WriteFile(node.NetworkConf(), good, 0o644)) }()
 
 	s.must(os.Remove(node.NetworkConf()))
-	took := s.eventually(20*time.Second, "node without a network is not Ready", func(ctx context.Context) error {
+	took := s.eventually(time.Minute, "node without a network is not Ready", func(ctx context.Context) error {
 		return s.conditions(ctx, node, v1.ConditionFalse, "has no network")
 	})
 	t.Logf("not Ready and NetworkUnavailable %.1f s after its configuration was removed", took.Seconds())
@@ -180,7 +182,7 @@ func TestPluginsInTrouble(t *testing.T) {
 		node.ExtraArgs["kubelet"] = []string{"--cni-bin-dir=" + bad}
 		s.must(node.Process("kubelet").Restart(t.Context()))
 		s.create(s.pod(name, node, "serve", "8080"))
-		s.eventually(30*time.Second, "an event names the plugin", func(ctx context.Context) error {
+		s.eventually(time.Minute, "an event names the plugin", func(ctx context.Context) error {
 			events, err := client.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + name})
 			for _, e := range events.Items {
 				if e.Reason == "FailedCreatePodSandBox" && strings.Contains(e.Message, want) && strings.Contains(e.Message, name) {
@@ -193,14 +195,15 @@ func TestPluginsInTrouble(t *testing.T) {
 	delete(node.ExtraArgs, "kubelet")
 	s.must(node.Process("kubelet").Restart(t.Context()))
 	s.must(os.WriteFile(node.NetworkConf(), good, 0o644))
-	s.eventually(30*time.Second, "node is Ready again", func(ctx context.Context) error {
+	s.eventually(time.Minute, "node is Ready again", func(ctx context.Context) error {
 		return s.conditions(ctx, node, v1.ConditionTrue, "")
 	})
-	s.allReady(60 * time.Second)
+	s.allReady(3 * time.Minute)
 	s.eventually(60*time.Second, "addresses and pods agree", func(ctx context.Context) error { return balanced(ctx, node) })
 }
 
-// conditions wants the Node Ready or not, and while it is not, its network unavailable for a reason with why in it.
+// conditions requires the given Ready status, and NetworkUnavailable with the opposite status and a message that
+// contains why.
 func (s *space) conditions(ctx context.Context, node *lab.Host, ready v1.ConditionStatus, why string) error {
 	have, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 	if err != nil {
@@ -220,7 +223,7 @@ func (s *space) conditions(ctx context.Context, node *lab.Host, ready v1.Conditi
 	return nil
 }
 
-// badPlugins makes a directory of plugins that are no good.
+// badPlugins creates a directory of faulty plugins.
 func (s *space) badPlugins() string {
 	dir := s.TempDir()
 	for name, script := range map[string]string{"rubbish": "[ $CNI_COMMAND = DEL ] || echo hello", "broken": "[ $CNI_COMMAND = DEL ] || exit 7"} {

@@ -13,8 +13,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestDiskLimits runs pods that take more of the disk than they may, each in another way; they are evicted as upstream does it, and one
-// that keeps to its limits stays.
+// TestDiskLimits runs pods that exceed their disk limits in different ways. They are evicted as by upstream; a pod
+// within its limits stays.
 func TestDiskLimits(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[1]
@@ -27,7 +27,7 @@ func TestDiskLimits(t *testing.T) {
 	pods := []struct {
 		name, command string
 		make          func(*v1.Pod)
-		want          string // "": it stays
+		want          string // "": it is not evicted
 	}{
 		{"good", "fill /v/f 900000; fill /f 500000; sleep", func(p *v1.Pod) { volume(p, &size); p.Spec.Containers[0].Resources.Limits = limit }, ""},
 		{"volume", "fill /v/f 3000000; sleep", func(p *v1.Pod) { volume(p, &size) }, `Usage of EmptyDir volume "v" exceeds the limit "1Mi". `},
@@ -51,7 +51,7 @@ func TestDiskLimits(t *testing.T) {
 		if p.want == "" {
 			continue
 		}
-		pod := s.ended(p.name, v1.PodFailed, 90*time.Second)
+		pod := s.ended(p.name, v1.PodFailed, 3*time.Minute)
 		if pod.Status.Reason != "Evicted" || pod.Status.Message != p.want {
 			t.Errorf("%s: %s %q, want Evicted %q", p.name, pod.Status.Reason, pod.Status.Message, p.want)
 		}
@@ -64,10 +64,7 @@ func TestDiskLimits(t *testing.T) {
 		if want := "True TerminationByKubelet " + p.want; disrupted != want {
 			t.Errorf("%s: condition DisruptionTarget is %q, want %q", p.name, disrupted, want)
 		}
-		s.eventually(20*time.Second, "event", func(ctx context.Context) error {
-			_, err := s.event(ctx, p.name, "Evicted", p.want)
-			return err
-		})
+		s.told(p.name, "Evicted", p.want)
 		t.Logf("%s is evicted after %.1f s: %s", p.name, time.Since(begin).Seconds(), pod.Status.Message)
 	}
 	if pod := s.ready("good"); pod.Status.ContainerStatuses[0].RestartCount != 0 {
@@ -75,7 +72,8 @@ func TestDiskLimits(t *testing.T) {
 	}
 }
 
-// TestDiskFull starts a pod whose directory has no room for its volume: its user is told why, and it starts by itself when there is room.
+// TestDiskFull starts a pod whose directory has no room for its volume: the user sees why, and the pod starts by itself
+// once there is room.
 func TestDiskFull(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[1]
@@ -84,7 +82,7 @@ func TestDiskFull(t *testing.T) {
 		metav1.CreateOptions{})
 	s.must(err)
 	pod := s.pod("full", node, "sleep")
-	pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "winkube.test/room"}} // until its directory is prepared, whose name is not known before
+	pod.Spec.SchedulingGates = []v1.PodSchedulingGate{{Name: "winkube.test/room"}} // until its directory, whose name depends on the UID, is prepared
 	pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "large"}}}}}
 	pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	pod = s.create(pod)
@@ -100,11 +98,7 @@ func TestDiskFull(t *testing.T) {
 	pod.Spec.SchedulingGates = nil
 	_, err = client.CoreV1().Pods(s.name).Update(t.Context(), pod, metav1.UpdateOptions{})
 	s.must(err)
-	var message string
-	s.eventually(60*time.Second, "event", func(ctx context.Context) (err error) {
-		message, err = s.event(ctx, "full", "FailedMount", "no space left on device")
-		return err
-	})
+	message := s.told("full", "FailedMount", "no space left on device")
 	begin := time.Now()
 	run("mount", "-o", "remount,size=8m", dir)
 	s.ready("full")
@@ -115,7 +109,7 @@ func TestDiskFull(t *testing.T) {
 		t.Errorf("the volume has %d bytes, want %d", len(out), len(large))
 	}
 	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "full", metav1.DeleteOptions{}))
-	s.eventually(30*time.Second, "no directory of the pod", func(context.Context) error {
+	s.eventually(time.Minute, "no directory of the pod", func(context.Context) error {
 		if _, err := os.Lstat(dir); !os.IsNotExist(err) {
 			return fmt.Errorf("%s: %v", dir, err)
 		}

@@ -14,14 +14,14 @@ import (
 	"github.com/winkube/winkube/test/page"
 )
 
-// TestDocumentedCommands types what docs/hacking.md shows in its blocks, as far as it is cheap and leaves the cluster as it is: each command
-// succeeds and answers.
+// TestDocumentedCommands runs the commands in the blocks of docs/hacking.md that are cheap and do not change the
+// cluster: each succeeds and prints something.
 func TestDocumentedCommands(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(cluster.Root, "docs/hacking.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	work := t.TempDir() // where a user has the files that the page names
+	work := t.TempDir() // the files that the page names
 	pod, err := os.ReadFile(filepath.Join(cluster.Root, "build/samples/emptydir.yaml"))
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func TestDocumentedCommands(t *testing.T) {
 		}
 		ran++
 		t.Run(strings.Join(c.Argv[:min(len(c.Argv), 5)], " "), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute) // the program may have to be built
+			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // the program may have to be built first
 			defer cancel()
 			cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", c.Text)
 			cmd.Env, cmd.Dir = env, work
@@ -62,7 +62,7 @@ func TestDocumentedCommands(t *testing.T) {
 	}
 }
 
-// asks says that a command of hack/cluster changes nothing.
+// asks reports whether a command of hack/cluster is read-only.
 func asks(argv []string) bool {
 	return len(argv) > 3 && argv[2] == "./hack/cluster" && slices.Contains([]string{"status", "exec", "kubeconfig", "check", "help"}, argv[3])
 }

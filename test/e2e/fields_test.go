@@ -15,10 +15,10 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// unknownClass is a RuntimeClass, and its handler, that no engine here has.
+// unknownClass is the name of a RuntimeClass and of its handler, which no engine here has.
 const unknownClass = "winkube-unknown"
 
-// runtimeClass makes a RuntimeClass for the time of the test.
+// runtimeClass creates a RuntimeClass for the duration of the test.
 func (s *space) runtimeClass(name, handler string) {
 	s.Helper()
 	class := &nodev1.RuntimeClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Handler: handler}
@@ -32,7 +32,8 @@ func (s *space) runtimeClass(name, handler string) {
 	})
 }
 
-// TestFields starts pods whose fields change how their containers are made, and looks at the engine's containers and the pods' statuses.
+// TestFields starts pods whose fields affect the creation of their containers, and checks the engine's containers and
+// the pods' statuses.
 func TestFields(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]
@@ -85,7 +86,7 @@ func TestFields(t *testing.T) {
 	t.Logf("declared features: %s", strings.Join(status.DeclaredFeatures, ", "))
 }
 
-// target gives a pod an ephemeral container that sees the processes of another.
+// target adds to a pod an ephemeral container that shares another container's processes.
 func (s *space) target(node *lab.Host) {
 	pod := s.create(s.pod("target", node, "sleep"))
 	s.ready(pod.Name)
@@ -95,7 +96,7 @@ func (s *space) target(node *lab.Host) {
 	if _, err := client.CoreV1().Pods(s.name).UpdateEphemeralContainers(s.Context(), pod.Name, pod, metav1.UpdateOptions{}); err != nil {
 		s.Fatal(err)
 	}
-	s.eventually(30*time.Second, "ephemeral container", func(context.Context) error {
+	s.eventually(time.Minute, "ephemeral container", func(context.Context) error {
 		pod = s.get(pod.Name)
 		if list := pod.Status.EphemeralContainerStatuses; len(list) == 0 || list[0].State.Running == nil {
 			return fmt.Errorf("%+v", list)
@@ -118,7 +119,7 @@ func (s *space) node(name string) *v1.Node {
 	return node
 }
 
-// made is what the engine has of a pod: its sandbox and containers.
+// made returns the engine's view of a pod: its sandbox and containers.
 func (s *space) made(pod *v1.Pod, node *lab.Host) []lab.Details {
 	s.Helper()
 	list, err := node.Engine().Containers(s.Context())

@@ -24,7 +24,8 @@ type space struct {
 	name string
 }
 
-// newSpace makes a namespace and removes it with all its pods when the test ends. What the pods looked like is shown after a failure.
+// newSpace creates a namespace and removes it with all its pods when the test ends. If the test fails, it prints their
+// state.
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	ctx := t.Context()
@@ -42,7 +43,7 @@ func newSpace(t *testing.T) *space {
 		if err := client.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
-		s.eventually(90*time.Second, "namespace "+s.name+" gone", func(ctx context.Context) error {
+		s.eventually(3*time.Minute, "namespace "+s.name+" gone", func(ctx context.Context) error {
 			_, err := client.CoreV1().Namespaces().Get(ctx, s.name, metav1.GetOptions{})
 			if apierrors.IsNotFound(err) {
 				return nil
@@ -50,14 +51,14 @@ func newSpace(t *testing.T) *space {
 			return fmt.Errorf("still there (%v)", err)
 		})
 	})
-	s.eventually(20*time.Second, "service account default", func(ctx context.Context) error {
+	s.eventually(2*time.Minute, "service account default", func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(s.name).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
 	return s
 }
 
-// allRun starts what the test has left stopped, so that its failure is not that of the next one too.
+// allRun starts processes that the test left stopped, so that its failure does not make the next test fail.
 func (s *space) allRun(ctx context.Context) {
 	s.Helper()
 	var stopped []string
@@ -86,13 +87,13 @@ func (s *space) allRun(ctx context.Context) {
 	}
 }
 
-// eventually asks until ok is nil and returns how long it took; it ends the test when patience is over.
+// eventually repeats ok until it returns nil, and returns how long that took. It ends the test after patience.
 func (s *space) eventually(patience time.Duration, what string, ok func(context.Context) error) time.Duration {
 	s.Helper()
 	begin := time.Now()
 	var last error
 	err := wait.PollUntilContextTimeout(context.Background(), 100*time.Millisecond, patience, true, func(context.Context) (bool, error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second) // not what is left of patience: its end says nothing
+		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second) // independent of patience, whose end would hide the real error
 		defer cancel()
 		last = ok(ctx)
 		return last == nil, nil
@@ -103,7 +104,7 @@ func (s *space) eventually(patience time.Duration, what string, ok func(context.
 	return time.Since(begin)
 }
 
-// pod describes a pod of the sample image on a node.
+// pod returns a pod of the sample image on a node.
 func (s *space) pod(name string, node *lab.Host, args ...string) *v1.Pod {
 	grace := int64(2)
 	return &v1.Pod{
@@ -138,7 +139,7 @@ func (s *space) get(name string) *v1.Pod {
 func (s *space) ready(name string) *v1.Pod {
 	s.Helper()
 	var pod *v1.Pod
-	s.eventually(60*time.Second, "pod "+name+" Ready", func(ctx context.Context) (err error) {
+	s.eventually(2*time.Minute, "pod "+name+" Ready", func(ctx context.Context) (err error) {
 		if pod, err = client.CoreV1().Pods(s.name).Get(ctx, name, metav1.GetOptions{}); err != nil {
 			return err
 		}
@@ -156,7 +157,7 @@ func isReady(pod *v1.Pod) error {
 	return fmt.Errorf("pod %s: %s %s %v", pod.Name, pod.Status.Phase, pod.Status.Reason, pod.Status.ContainerStatuses)
 }
 
-// service makes a ClusterIP service in front of the pods with the label app=name and returns its address.
+// service creates a ClusterIP service for the pods with the label app=name and returns its address.
 func (s *space) service(name string, port int) string {
 	s.Helper()
 	made, err := client.CoreV1().Services(s.name).Create(s.Context(), &v1.Service{
@@ -172,7 +173,7 @@ func (s *space) service(name string, port int) string {
 	return made.Spec.ClusterIP
 }
 
-// ask gets a URL from a host's network.
+// ask requests a URL from a host's network.
 func ask(ctx context.Context, host *lab.Host, url string) (string, error) {
 	return host.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", url)
 }
@@ -186,7 +187,7 @@ func (s *space) logs(pod string) string {
 	return string(data)
 }
 
-// running lists the ids of all running containers of a host's engine.
+// running lists the IDs of all running containers of a host's engine.
 func (s *space) running(host *lab.Host) []string {
 	s.Helper()
 	list, err := host.Engine().Containers(context.Background())
@@ -203,7 +204,8 @@ func (s *space) running(host *lab.Host) []string {
 	return ids
 }
 
-// snapshot is what must not change while nothing should restart: every running container of both engines, every restart count.
+// snapshot returns what must not change if nothing should restart: all running containers of both engines and all
+// restart counts.
 func (s *space) snapshot() string {
 	s.Helper()
 	var out strings.Builder
@@ -222,7 +224,7 @@ func (s *space) snapshot() string {
 	return out.String()
 }
 
-// difference shows the lines that only one of two texts has.
+// difference returns the lines that only one of two texts has.
 func difference(before, after string) string {
 	var out []string
 	b, a := strings.Split(before, "\n"), strings.Split(after, "\n")
@@ -291,9 +293,9 @@ func (s *space) must(err error) {
 	}
 }
 
-// diagnose prints what one looks at first after a failure.
+// diagnose prints what helps first after a failure.
 func diagnose(t *testing.T, namespace string) {
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	for _, args := range [][]string{
 		{"get", "nodes,pods", "-A", "-o", "wide"},

@@ -11,14 +11,14 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// TestWrongFlags starts both programs with arguments that are wrong: one line, exit code 1, nothing changed on the host.
+// TestWrongFlags starts both programs with wrong arguments: one line of output, exit code 1, and no change on the host.
 func TestWrongFlags(t *testing.T) {
 	node := cluster.Nodes[0]
 	for _, test := range []struct {
 		program string
 		env     string
-		replace string // this flag of the node's own command line ...
-		with    string // ... becomes this
+		replace string // replaces this flag of the node's own command line ...
+		with    string // ... with this
 	}{
 		{program: "kubelet", with: "--no-such-flag"},
 		{program: "kubelet", replace: "--kubeconfig=", with: "--kubeconfig=/no/such/file"},
@@ -49,7 +49,7 @@ func TestWrongFlags(t *testing.T) {
 			if test.env != "" {
 				argv = append([]string{"env", test.env}, argv...)
 			}
-			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			before := network(t)
 			said, err := output.Of(node.Command(ctx, argv...))
@@ -69,7 +69,7 @@ func TestWrongFlags(t *testing.T) {
 	}
 }
 
-// network is what a wrongly started program must leave alone.
+// network returns the network state that a wrongly started program must not change.
 func network(t *testing.T) string {
 	t.Helper()
 	var all strings.Builder

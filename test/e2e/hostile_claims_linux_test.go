@@ -21,17 +21,17 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// served is whose certificate a server shows.
+// servedBy returns an error unless the server's certificate is for want.
 func servedBy(addr, want string) error {
-	conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	conn, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return err
 	}
-	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // who answers is the question
+	client := tls.Client(conn, &tls.Config{InsecureSkipVerify: true}) // the test checks who answers
 	if err := client.HandshakeContext(context.Background()); err != nil {
 		return fmt.Errorf("handshake: %w", err)
 	}
@@ -41,7 +41,7 @@ func servedBy(addr, want string) error {
 	return nil
 }
 
-// TestHostileDNS: a Service of another namespace asks for the addresses of kube-dns and of the API server's Service.
+// TestHostileDNS: a Service in another namespace claims the addresses of kube-dns and of the API server's Service.
 func TestHostileDNS(t *testing.T) {
 	s := newSpace(t)
 	s.thief(cluster.Nodes[1])
@@ -71,7 +71,7 @@ func TestHostileDNS(t *testing.T) {
 	}
 }
 
-// TestHostileGateway: a Service asks for the address of the nodes' gateway and for that of the API server.
+// TestHostileGateway: a Service claims the address of the nodes' gateway and that of the API server.
 func TestHostileGateway(t *testing.T) {
 	s := newSpace(t)
 	gateway := s.outsider(netip.MustParseAddr("172.30.0.99"), 80, 81)
@@ -99,8 +99,8 @@ func TestHostileGateway(t *testing.T) {
 	v.unharmed()
 }
 
-// TestHostileAddress: a Service may have an external address that a host outside of the cluster holds, and takes of it the ports that it names:
-// others lead there as before, and no node answers in its place on the link.
+// TestHostileAddress: a Service may have an external address that belongs to a host outside the cluster. It only takes
+// over the Service's own ports: other ports still lead to that host, and no node answers ARP for it on the link.
 func TestHostileAddress(t *testing.T) {
 	s := newSpace(t)
 	o := s.outsider(netip.MustParseAddr("172.30.0.98"), 80, 81)
@@ -116,7 +116,7 @@ func TestHostileAddress(t *testing.T) {
 	v.rounds(5)
 	s.claim("web", "thief", []v1.ServicePort{tcp(80, 8080)}, func(spec *v1.ServiceSpec) { spec.ExternalIPs = []string{o.Addr.String()} })
 	for _, node := range cluster.Nodes {
-		s.eventually(20*time.Second, "the Service from "+node.Name, func(context.Context) error {
+		s.eventually(time.Minute, "the Service from "+node.Name, func(context.Context) error {
 			return within(node, func() error { return says(o.Addr.String()+":80", hello("thief")) })
 		})
 	}
@@ -137,7 +137,8 @@ func TestHostileAddress(t *testing.T) {
 	}
 	v.rounds(20)
 	v.unharmed()
-	// A load balancer that announces the address by ARP leads it to a node: here a host's neighbour table says so.
+	// A load balancer that announces the address by ARP directs it to a node: here an entry in a host's neighbour table
+	// does.
 	_, err := cluster.Control.Exec(t.Context(), "ip", "neigh", "replace", o.Addr.String(), "lladdr", s.hardware(near), "dev", "eth0", "nud", "permanent")
 	s.must(err)
 	defer func() {
@@ -148,7 +149,7 @@ func TestHostileAddress(t *testing.T) {
 	}
 }
 
-// nodeClient is the API server as a node's own kubelet sees it.
+// nodeClient returns a client with the credentials of a node's kubelet.
 func (s *space) nodeClient(node *lab.Host) kubernetes.Interface {
 	s.Helper()
 	admin, own := s.kubeconfig(cluster.Kubeconfig()), s.kubeconfig(node.PKI("kubelet.kubeconfig"))
@@ -159,7 +160,7 @@ func (s *space) nodeClient(node *lab.Host) kubernetes.Interface {
 	return c
 }
 
-// TestHostileNode: a node says twice a second that addresses of Services are its own.
+// TestHostileNode: a node claims twice a second that addresses of Services are its own.
 func TestHostileNode(t *testing.T) {
 	s := newSpace(t)
 	near, liar := cluster.Nodes[0], cluster.Nodes[1]
@@ -174,7 +175,7 @@ func TestHostileNode(t *testing.T) {
 	s.must(err)
 	fronts := []string{service.Spec.ClusterIP, external, balancer}
 	for _, addr := range fronts {
-		s.eventually(20*time.Second, addr+" served", func(context.Context) error {
+		s.eventually(time.Minute, addr+" served", func(context.Context) error {
 			return within(near, func() error { return says(addr+":80", hello("web")) })
 		})
 	}
@@ -198,7 +199,7 @@ func TestHostileNode(t *testing.T) {
 		_, err = api.CoreV1().Nodes().Patch(context.Background(), liar.Name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 		s.must(err)
 	}
-	t.Cleanup(func() { say() }) // its kubelet would, when it writes its status the next time
+	t.Cleanup(func() { say() }) // its kubelet would, at its next status update
 	before, err := warnings(t.Context(), "", "Node", liar.Name)
 	s.must(err)
 	tick := time.NewTicker(500 * time.Millisecond)
@@ -222,7 +223,7 @@ func TestHostileNode(t *testing.T) {
 	}
 }
 
-// TestHostilePodRange: a kubelet creates its own Node with pod ranges that belong to another node.
+// TestHostilePodRange: a kubelet creates its own Node with pod ranges of another node.
 func TestHostilePodRange(t *testing.T) {
 	s := newSpace(t)
 	o := s.outsider(netip.MustParseAddr("172.30.0.97"), 80)
@@ -230,7 +231,7 @@ func TestHostilePodRange(t *testing.T) {
 	s.create(s.pod("web", far, "serve", "8080"))
 	pod := s.ready("web")
 	address := s.service("web", 8080)
-	s.eventually(20*time.Second, "served", func(context.Context) error {
+	s.eventually(time.Minute, "served", func(context.Context) error {
 		return within(near, func() error { return says(address+":80", hello("web")) })
 	})
 	v := s.victims()
@@ -248,7 +249,7 @@ func TestHostilePodRange(t *testing.T) {
 			if err := client.CoreV1().Nodes().Delete(context.Background(), name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 				t.Error(err)
 			}
-			for _, r := range ranges { // the lab's own routes of the control plane's host
+			for _, r := range ranges { // the lab's own routes on the control plane's host
 				if r != taken {
 					_, _ = cluster.Control.Exec(context.Background(), "ip", "route", "del", r)
 				}
@@ -277,14 +278,14 @@ func TestHostilePodRange(t *testing.T) {
 	}
 }
 
-// TestHostileHostPort: a pod asks for a hostPort at the address of a Service.
+// TestHostileHostPort: a pod requests a hostPort at the address of a Service.
 func TestHostileHostPort(t *testing.T) {
 	s := newSpace(t)
 	near := cluster.Nodes[0]
 	s.create(s.pod("web", cluster.Nodes[1], "serve", "8080"))
 	s.ready("web")
 	address := s.service("web", 8080)
-	s.eventually(20*time.Second, "served", func(context.Context) error {
+	s.eventually(time.Minute, "served", func(context.Context) error {
 		return within(near, func() error { return says(address+":80", hello("web")) })
 	})
 	v := s.victims()
@@ -298,14 +299,15 @@ func TestHostileHostPort(t *testing.T) {
 	v.unharmed()
 }
 
-// TestHostileKubeletPort: a Service asks for the kubelet's own port at the node's address while the kubelet is killed twenty times.
+// TestHostileKubeletPort: a Service claims the kubelet's own port at the node's address while the kubelet is killed
+// twenty times.
 func TestHostileKubeletPort(t *testing.T) {
 	s := newSpace(t)
 	near := cluster.Nodes[0]
 	s.thief(cluster.Nodes[1])
 	addr := net.JoinHostPort(near.Addr.String(), "10250")
 	v := s.victims()
-	// A kubelet that was killed does not listen, which is no harm here; another in its place is.
+	// A killed kubelet does not listen, which is harmless here; another server in its place is not.
 	for _, host := range []*lab.Host{cluster.Control, near} {
 		v.ask("kubelet's port from "+host.Name, host, func() error {
 			got, err := visit(addr)

@@ -28,10 +28,10 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// The tests whose names begin with TestHostile play an adversary: a tenant who may create Services and pods, or the owner of one node. In each,
-// victims are asked throughout and must not notice.
+// The tests whose names begin with TestHostile play an adversary: a tenant who may create Services and pods, or the
+// owner of one node. In each, victims receive requests throughout and must not be affected.
 
-// victims are asked in the background until unharmed ends it.
+// victims are servers that receive requests in the background until unharmed is called.
 type victims struct {
 	*space
 	ctx   context.Context
@@ -51,7 +51,7 @@ func (s *space) victims() *victims {
 	return v
 }
 
-// ask does the same again and again in a host's network, on a thread that never leaves it; without a host in the machine's own.
+// ask repeats do in a host's network, on a thread that never leaves it; without a host in the machine's own network.
 func (v *victims) ask(name string, from *lab.Host, do func() error) {
 	v.mu.Lock()
 	v.asked[name] = 0
@@ -95,10 +95,10 @@ func (v *victims) answered(name string, begin time.Time, err error) {
 	v.more = make(chan struct{})
 }
 
-// rounds waits until every victim was asked n more times.
+// rounds waits until every victim has answered n more requests.
 func (v *victims) rounds(n int) {
 	v.Helper()
-	late := time.After(2 * time.Minute)
+	late := time.After(5 * time.Minute)
 	v.mu.Lock()
 	want := map[string]int{}
 	for name, asked := range v.asked {
@@ -118,7 +118,7 @@ func (v *victims) rounds(n int) {
 		select {
 		case <-more:
 		case <-late:
-			v.Fatalf("the victims did not get %d requests within two minutes: %v of %v", n, v.asked, want)
+			v.Fatalf("the victims did not get %d requests within five minutes: %v of %v", n, v.asked, want)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func (v *victims) stop() {
 	v.group.Wait()
 }
 
-// unharmed ends the asking and fails the test for each victim that noticed something.
+// unharmed stops the requests and fails the test for each victim that was affected.
 func (v *victims) unharmed() {
 	v.Helper()
 	v.stop()
@@ -139,7 +139,7 @@ func (v *victims) unharmed() {
 	v.Logf("asked: %v", v.asked)
 }
 
-// says asks a web server once over a new connection and compares what it says.
+// says sends one request to a web server over a new connection and compares the response.
 func says(addr, want string) error {
 	got, err := visit(addr)
 	if err == nil && got != want {
@@ -148,14 +148,14 @@ func says(addr, want string) error {
 	return err
 }
 
-// visit is what a web server says at /, asked for on the caller's own thread.
+// visit returns a web server's response at /, requested on the caller's own thread.
 func visit(addr string) (string, error) {
-	conn, err := net.DialTimeout("tcp", addr, 5*time.Second)
+	conn, err := net.DialTimeout("tcp", addr, 20*time.Second)
 	if err != nil {
 		return "", err
 	}
 	defer conn.Close()
-	if err := conn.SetDeadline(time.Now().Add(5 * time.Second)); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		return "", err
 	}
 	if _, err := io.WriteString(conn, "GET / HTTP/1.0\r\n\r\n"); err != nil {
@@ -169,10 +169,10 @@ func visit(addr string) (string, error) {
 	return strings.TrimSpace(string(body)), nil
 }
 
-// hello is what the sample's web server in a pod says.
+// hello returns the response of the sample's web server in a pod.
 func hello(pod string) string { return "hello from " + pod }
 
-// resolves asks a DNS server for a name from a host.
+// resolves makes a host look up a name at a DNS server.
 func (v *victims) resolves(name string, from *lab.Host, server, proto string) {
 	v.ask(name, from, func() error {
 		out, err := from.Exec(v.ctx, filepath.Join(cluster.Tools, "sample"), "resolve", "kubernetes.default.svc."+lab.DNSDomain, "--server="+server, "--proto="+proto)
@@ -183,7 +183,7 @@ func (v *victims) resolves(name string, from *lab.Host, server, proto string) {
 	})
 }
 
-// claim makes a Service that asks for what the test wants.
+// claim creates a Service that claims what the test wants.
 func (s *space) claim(name, app string, ports []v1.ServicePort, more func(*v1.ServiceSpec)) *v1.Service {
 	s.Helper()
 	service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1.ServiceSpec{Selector: map[string]string{"app": app}, Ports: ports}}
@@ -203,11 +203,11 @@ func udp(port, target int) v1.ServicePort {
 	return v1.ServicePort{Name: fmt.Sprintf("udp-%d", port), Protocol: v1.ProtocolUDP, Port: int32(port), TargetPort: intstr.FromInt(target)}
 }
 
-// warned waits for a warning about an object that says all of that.
+// warned waits for a Warning event about an object that contains all texts.
 func (s *space) warned(namespace, kind, name string, says ...string) {
 	s.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(s.Context(), 500*time.Millisecond, 30*time.Second, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(s.Context(), 500*time.Millisecond, 2*time.Minute, true, func(context.Context) (bool, error) {
 		texts, err := warnings(s.Context(), namespace, kind, name)
 		for _, text := range texts {
 			if !slices.ContainsFunc(says, func(part string) bool { return !strings.Contains(text, part) }) {
@@ -235,7 +235,7 @@ func warnings(ctx context.Context, namespace, kind, name string) (texts []string
 	return texts, nil
 }
 
-// outsider is a host on the nodes' link that is none of the cluster's, with web servers on some ports.
+// outsider is a host on the nodes' link outside the cluster, with web servers on some ports.
 type outsider struct {
 	*lab.Host
 	mac string
@@ -250,12 +250,12 @@ func (s *space) outsider(addr netip.Addr, ports ...int) *outsider {
 			s.Fatal(err, out)
 		}
 	}
-	for _, left := range [][]string{{"-n", bridge, "link", "del", "outsider"}, {"netns", "del", name}} { // of a run that was killed
+	for _, left := range [][]string{{"-n", bridge, "link", "del", "outsider"}, {"netns", "del", name}} { // left by a killed run
 		_, _ = cluster.Control.Exec(s.Context(), append([]string{"ip"}, left...)...)
 	}
 	sh("netns add " + name)
 	s.Cleanup(func() {
-		sh("-n " + bridge + " link del outsider") // a namespace lets go of its links later than it goes itself
+		sh("-n " + bridge + " link del outsider") // a namespace releases its links only after its deletion
 		sh("netns del " + name)
 	})
 	sh("-n " + bridge + " link add outsider type veth peer name eth0 netns " + name)
@@ -271,13 +271,13 @@ func (s *space) outsider(addr netip.Addr, ports ...int) *outsider {
 		s.Cleanup(func() { _ = server.Close() })
 	}
 	o.mac = s.hardware(o.Host)
-	for _, host := range cluster.Hosts() { // they may remember an outsider before this one
+	for _, host := range cluster.Hosts() { // they may remember an earlier outsider
 		_, _ = host.Exec(s.Context(), "ip", "neigh", "flush", "to", addr.String(), "dev", "eth0")
 	}
 	return o
 }
 
-// hardware is the hardware address of a host's eth0.
+// hardware returns the MAC address of a host's eth0.
 func (s *space) hardware(host *lab.Host) (mac string) {
 	s.Helper()
 	s.must(within(host, func() error {
@@ -290,7 +290,8 @@ func (s *space) hardware(host *lab.Host) (mac string) {
 	return mac
 }
 
-// neighbour forgets what a host knows of an address, has it asked for, and returns the hardware address that answered.
+// neighbour clears a host's neighbour entry for an address, triggers a new lookup, and returns the MAC address that
+// answered.
 func (s *space) neighbour(host *lab.Host, addr netip.Addr) string {
 	s.Helper()
 	_, _ = host.Exec(s.Context(), "ip", "neigh", "flush", "to", addr.String(), "dev", "eth0")
@@ -303,7 +304,7 @@ func (s *space) neighbour(host *lab.Host, addr netip.Addr) string {
 		return err
 	})
 	var found string
-	s.eventually(10*time.Second, "neighbour "+addr.String(), func(ctx context.Context) error {
+	s.eventually(time.Minute, "neighbour "+addr.String(), func(ctx context.Context) error {
 		out, err := host.Exec(ctx, "ip", "neigh", "show", "to", addr.String(), "dev", "eth0")
 		words := strings.Fields(out)
 		if i := slices.Index(words, "lladdr"); i >= 0 {
@@ -315,7 +316,7 @@ func (s *space) neighbour(host *lab.Host, addr netip.Addr) string {
 	return found
 }
 
-// memory is what a process has in memory, in bytes.
+// memory returns a process's memory usage in bytes.
 func (s *space) memory(process *lab.Process) int {
 	s.Helper()
 	pid, ok := process.PID()
@@ -335,14 +336,14 @@ func (s *space) memory(process *lab.Process) int {
 	return 0
 }
 
-// thief is a pod that would answer in the place of others.
+// thief starts a pod that would answer in place of others.
 func (s *space) thief(node *lab.Host) {
 	s.Helper()
 	s.create(s.pod("thief", node, "serve", "8080"))
 	s.ready("thief")
 }
 
-// TestHostileOutsider tests the fixture: the outsider answers its clients itself.
+// TestHostileOutsider tests the fixture: the outsider itself answers its clients.
 func TestHostileOutsider(t *testing.T) {
 	s := newSpace(t)
 	o := s.outsider(netip.MustParseAddr("172.30.0.99"), 80)

@@ -19,10 +19,11 @@ import (
 	"github.com/winkube/winkube/test/registry"
 )
 
-// spoof sends n UDP packets to an address of this machine's test hosts from a host, each as if from another client.
+// spoof sends n UDP packets from a host to an address of this machine's test hosts, each from a different spoofed
+// client.
 func spoof(from *lab.Host, to netip.AddrPort, n int) error {
 	return within(from, func() error {
-		socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW) // the header is ours
+		socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW) // we write the IP header
 		if err != nil {
 			return err
 		}
@@ -37,7 +38,7 @@ func spoof(from *lab.Host, to netip.AddrPort, n int) error {
 		copy(packet[28:], payload)
 		target := &syscall.SockaddrInet4{Addr: to.Addr().As4()}
 		for i := range n {
-			// Sources of a range for benchmarks (RFC 2544), which exists nowhere here: answers are dropped.
+			// Source addresses from the benchmark range (RFC 2544), which does not exist here: responses are dropped.
 			binary.BigEndian.PutUint32(packet[12:], 198<<24|18<<16|uint32(i&0x1ffff))
 			binary.BigEndian.PutUint16(packet[20:], uint16(1024+i>>17))
 			if err := syscall.Sendto(socket, packet, 0, target); err != nil && err != syscall.ENOBUFS {
@@ -48,8 +49,8 @@ func spoof(from *lab.Host, to netip.AddrPort, n int) error {
 	})
 }
 
-// TestHostileAffinity: a hundred thousand spoofed clients ask a Service with session affinity. The proxy's memory stays bounded, and a client who
-// was there before stays with its endpoint.
+// TestHostileAffinity: a hundred thousand spoofed clients use a Service with session affinity. The proxy's memory stays
+// bounded, and an earlier client keeps its endpoint.
 func TestHostileAffinity(t *testing.T) {
 	s := newSpace(t)
 	near := cluster.Nodes[0]
@@ -67,7 +68,7 @@ func TestHostileAffinity(t *testing.T) {
 		return netip.AddrPortFrom(near.Addr, uint16(service.Spec.Ports[port].NodePort))
 	}
 	var first string
-	s.eventually(20*time.Second, "served", func(context.Context) error {
+	s.eventually(time.Minute, "served", func(context.Context) error {
 		return within(cluster.Control, func() (err error) {
 			first, err = visit(front(0).String())
 			return err
@@ -89,7 +90,7 @@ func TestHostileAffinity(t *testing.T) {
 	}
 }
 
-// fewPorts limits the ephemeral ports of a node's programs until the test ends, so that a test can use them up with few connections.
+// fewPorts limits the ephemeral ports of a node's programs until the test ends, so that few connections exhaust them.
 func (s *space) fewPorts(node *lab.Host, n int) {
 	s.Helper()
 	const path = "/proc/sys/net/ipv4/ip_local_port_range"
@@ -104,7 +105,8 @@ func (s *space) fewPorts(node *lab.Host, n int) {
 	s.Cleanup(func() { set(strings.Join(strings.Fields(before), " ")) })
 }
 
-// TestHostileUDPPorts: four UDP Services are flooded by spoofed clients. The host's own programs still get ports, and other clients are answered.
+// TestHostileUDPPorts: spoofed clients flood four UDP Services. The host's own programs still get ports, and other
+// clients are served.
 func TestHostileUDPPorts(t *testing.T) {
 	s := newSpace(t)
 	near := cluster.Nodes[0]
@@ -123,7 +125,7 @@ func TestHostileUDPPorts(t *testing.T) {
 		}
 		defer conn.Close()
 		answer := make([]byte, 16)
-		for range 3 { // a packet may be lost in a flood
+		for range 10 { // a packet may be lost in the flood
 			_ = conn.SetDeadline(time.Now().Add(2 * time.Second))
 			if _, err = conn.Write([]byte("hello")); err == nil {
 				var n int
@@ -135,7 +137,7 @@ func TestHostileUDPPorts(t *testing.T) {
 		return fmt.Errorf("no answer: %w", err)
 	}
 	for _, front := range fronts {
-		s.eventually(20*time.Second, front.String()+" served", func(context.Context) error {
+		s.eventually(time.Minute, front.String()+" served", func(context.Context) error {
 			return within(cluster.Control, func() error { return echoes(front.String()) })
 		})
 	}
@@ -157,7 +159,8 @@ func TestHostileUDPPorts(t *testing.T) {
 	v.unharmed()
 }
 
-// TestHostileConnections: one pod holds as many idle connections to a Service as it gets. The Service stays reachable for others.
+// TestHostileConnections: one pod opens as many idle connections to a Service as it can. The Service stays reachable
+// for others.
 func TestHostileConnections(t *testing.T) {
 	s := newSpace(t)
 	near := cluster.Nodes[0]
@@ -167,7 +170,7 @@ func TestHostileConnections(t *testing.T) {
 	address := s.service("web", 8080)
 	s.create(s.pod("other", near, "sleep"))
 	s.ready("other")
-	s.eventually(20*time.Second, "served", func(context.Context) error {
+	s.eventually(time.Minute, "served", func(context.Context) error {
 		return within(near, func() error { return says(address+":80", hello("web")) })
 	})
 	s.create(s.pod("greedy", near, "hoard", address+":80", "2500"))
@@ -181,7 +184,7 @@ func TestHostileConnections(t *testing.T) {
 		}
 		return err
 	})
-	s.eventually(3*time.Minute, "all connections held", func(context.Context) error {
+	s.eventually(6*time.Minute, "all connections held", func(context.Context) error {
 		if log := s.logs("greedy"); !strings.Contains(log, "hoarded") {
 			return fmt.Errorf("%s", log)
 		}
@@ -193,7 +196,8 @@ func TestHostileConnections(t *testing.T) {
 	t.Log("the greedy pod: ", lines[len(lines)-1])
 }
 
-// TestHostileImage: an image's labels say that its containers are a victim's, and its other fields ask for what only the kubelet may do.
+// TestHostileImage: an image's labels claim that its containers belong to a victim, and its other fields request what
+// only the kubelet may set.
 func TestHostileImage(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[1]
@@ -201,7 +205,7 @@ func TestHostileImage(t *testing.T) {
 	s.create(s.pod("web", node, "serve", "8080"))
 	victim := s.ready("web")
 	address := s.service("web", 8080)
-	s.eventually(20*time.Second, "served", func(context.Context) error {
+	s.eventually(time.Minute, "served", func(context.Context) error {
 		return within(node, func() error { return says(address+":80", hello("web")) })
 	})
 	labels := func(uid string) map[string]string {
@@ -249,15 +253,16 @@ func TestHostileImage(t *testing.T) {
 	v.unharmed()
 }
 
-// frozenVolume mounts a file system over a directory that answers nothing, as that of a server which is gone, until the test ends.
+// frozenVolume mounts a file system over a directory that never responds, like that of a lost server, until the test
+// ends.
 func (s *space) frozenVolume(node *lab.Host, dir string) {
 	s.Helper()
-	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0) // whoever opens it is the file system; this one never reads what it is asked
+	fuse, err := os.OpenFile("/dev/fuse", os.O_RDWR, 0) // its opener implements the file system; this one never reads requests
 	s.must(err)
 	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", fuse.Fd())
 	s.must(syscall.Mount("frozen", dir, "fuse", 0, options))
 	s.Cleanup(func() {
-		fuse.Close() // ends every call that waits
+		fuse.Close() // ends all blocked calls
 		if err := syscall.Unmount(dir, syscall.MNT_DETACH); err != nil {
 			s.Error(err)
 		}

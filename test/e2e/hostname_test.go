@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestHostNames: each host has the name of its Node, and so has a pod in the host's network.
+// TestHostNames: each host has the name of its Node, and so does a pod in the host's network.
 func TestHostNames(t *testing.T) {
 	s := newSpace(t)
 	for _, node := range cluster.Nodes {
@@ -20,7 +20,7 @@ func TestHostNames(t *testing.T) {
 		pod.Spec.HostNetwork = true
 		s.create(pod)
 		s.ready(pod.Name)
-		s.eventually(20*time.Second, "the pod's host name", func(ctx context.Context) error {
+		s.eventually(time.Minute, "the pod's host name", func(ctx context.Context) error {
 			out, err := cluster.Kubectl(ctx, "exec", "-n", s.name, pod.Name, "--", "/sample", "hostname")
 			if err == nil && strings.TrimSpace(out) != node.Name {
 				err = fmt.Errorf("got %q, want %s", out, node.Name)

@@ -16,10 +16,10 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// inventory is everything on a host that pods leave behind when cleanup fails: names by kind.
+// inventory has everything on a host that pods leave behind if cleanup fails: names by kind.
 type inventory map[string][]string
 
-// inventoryOf lists what there is on a host now.
+// inventoryOf lists what is on a host now.
 func inventoryOf(ctx context.Context, host *lab.Host) (inventory, error) {
 	have := inventory{}
 	list, err := host.Engine().Containers(ctx)
@@ -65,7 +65,7 @@ func inventoryOf(ctx context.Context, host *lab.Host) (inventory, error) {
 	return have, nil
 }
 
-// cgroupsBelow lists the groups of a name in all hierarchies.
+// cgroupsBelow lists the cgroups below a name in all hierarchies.
 func cgroupsBelow(name string) []string {
 	var groups []string
 	roots, _ := filepath.Glob("/sys/fs/cgroup/*")
@@ -81,7 +81,7 @@ func cgroupsBelow(name string) []string {
 	return slices.Compact(groups)
 }
 
-// more lists what is in have and was not before.
+// more lists what is in have but not in before.
 func (before inventory) more(have inventory) []string {
 	var out []string
 	for _, kind := range slices.Sorted(maps.Keys(have)) {
@@ -94,7 +94,7 @@ func (before inventory) more(have inventory) []string {
 	return out
 }
 
-// agentFigures is what the kubelet costs.
+// agentFigures is the kubelet's resource usage.
 type agentFigures struct {
 	Goroutines, FDs int
 	RSS             float64 // MiB
@@ -102,20 +102,21 @@ type agentFigures struct {
 
 var metricLine = regexp.MustCompile(`(?m)^(go_goroutines|process_open_fds|process_resident_memory_bytes) ([0-9.e+]+)$`)
 
-// figures asks a node's kubelet, which may have been started just now.
+// figures reads a node's kubelet metrics; the kubelet may have just started.
 func (s *space) figures(node string) (out agentFigures) {
 	s.Helper()
-	s.eventually(30*time.Second, "figures of the kubelet", func(ctx context.Context) (err error) {
+	s.eventually(time.Minute, "figures of the kubelet", func(ctx context.Context) (err error) {
 		out, err = figuresOf(ctx, node)
 		return err
 	})
 	return out
 }
 
-// settledFigures asks an agent that was started a moment ago until it has made its watches: its number of goroutines has stopped growing.
+// settledFigures waits for a recently started agent to set up its watches: until its number of goroutines stops
+// growing.
 func (s *space) settledFigures(node string) (most agentFigures) {
 	s.Helper()
-	for same := 0; same < 8; time.Sleep(time.Second) {
+	for same := 0; same < 12; time.Sleep(time.Second) {
 		now := s.figures(node)
 		if same++; now.Goroutines > most.Goroutines {
 			most, same = now, 0

@@ -20,8 +20,9 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// TestKubeadmJoin: kubeadm joins a third host with nothing ignored but its check of the kernel, runs a pod there, has certificates renewed,
-// and leaves with nothing of ours behind. WINKUBE_GENERATIONS=10 lets that many client certificates of 2 minutes follow each other.
+// TestKubeadmJoin: kubeadm joins a third host, ignoring only the kernel check. It runs a pod there, has certificates
+// renewed, and leaves nothing of ours behind. With WINKUBE_GENERATIONS=10 that many client certificates of 2 minutes
+// follow each other.
 func TestKubeadmJoin(t *testing.T) {
 	s := newSpace(t)
 	ctx := t.Context()
@@ -40,7 +41,7 @@ func TestKubeadmJoin(t *testing.T) {
 		s.noPodsOf(joiner.Name)
 	})
 	before := leftovers(s, joiner)
-	s.shortLives(15 * time.Second)
+	s.shortLives(30 * time.Second) // a node renews when 10 to 30 % are left
 
 	command, err := cluster.JoinCommand()
 	s.must(err)
@@ -48,7 +49,7 @@ func TestKubeadmJoin(t *testing.T) {
 	transcript, err := joiner.Shell(ctx, command)
 	t.Logf("$ %s\n%s", command, transcript)
 	s.must(err)
-	s.eventually(time.Minute, "node Ready", func(ctx context.Context) error {
+	s.eventually(2*time.Minute, "node Ready", func(ctx context.Context) error {
 		node, err := client.CoreV1().Nodes().Get(ctx, joiner.Name, metav1.GetOptions{})
 		if err != nil {
 			return err
@@ -63,7 +64,7 @@ func TestKubeadmJoin(t *testing.T) {
 	s.approveServing(joiner)
 	s.create(s.pod("joined", joiner, "serve", "8080"))
 	s.ready("joined")
-	s.eventually(20*time.Second, "logs by the requested serving certificate", func(ctx context.Context) error {
+	s.eventually(time.Minute, "logs by the requested serving certificate", func(ctx context.Context) error {
 		_, err := client.CoreV1().Pods(s.name).GetLogs("joined", &v1.PodLogOptions{}).DoRaw(ctx)
 		return err
 	})
@@ -81,11 +82,11 @@ func TestKubeadmJoin(t *testing.T) {
 	}
 }
 
-// noPodsOf removes the pods of a node that has gone, of all namespaces: no kubelet is left to report that they ended, and the garbage
-// collector would remove them in the middle of a later test.
+// noPodsOf removes the pods of a deleted node in all namespaces: no kubelet is left to report their end, and the
+// garbage collector would remove them during a later test.
 func (s *space) noPodsOf(node string) {
 	s.Helper()
-	s.eventually(30*time.Second, "no pods of "+node, func(ctx context.Context) error {
+	s.eventually(time.Minute, "no pods of "+node, func(ctx context.Context) error {
 		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 		if err != nil || len(pods.Items) == 0 {
 			return err
@@ -100,8 +101,8 @@ func (s *space) noPodsOf(node string) {
 	})
 }
 
-// leftovers lists what a node leaves on a host: containers, mounts, and files where kubeadm and kubelet write. The CA's certificate directory
-// and kubeadm's own empty directories are not ours.
+// leftovers lists what a node leaves on a host: containers, mounts, and files in kubeadm's and the kubelet's
+// directories. The CA's certificate directory and kubeadm's own empty directories are not ours.
 func leftovers(s *space, host *lab.Host) string {
 	s.Helper()
 	list, err := host.Engine().Containers(s.Context())
@@ -115,7 +116,7 @@ func leftovers(s *space, host *lab.Host) string {
 	return out.String() + text
 }
 
-// shortLives has certificates signed for so long until the test ends.
+// shortLives sets the lifetime of signed certificates until the test ends.
 func (s *space) shortLives(life time.Duration) {
 	s.Helper()
 	if os.Getenv("WINKUBE_GENERATIONS") != "" {
@@ -132,16 +133,40 @@ func (s *space) shortLives(life time.Duration) {
 	s.Cleanup(func() { set() })
 }
 
-// approveServing approves the request for the serving certificate, as an administrator or a controller would.
+// approveServing approves requests for serving certificates until the test ends, as an administrator or a controller would. It
+// returns after the first.
 func (s *space) approveServing(host *lab.Host) {
 	s.Helper()
-	s.eventually(30*time.Second, "request for a serving certificate", func(ctx context.Context) error {
-		found, err := approveOne(ctx, host)
-		if err == nil && !found {
-			err = errors.New("none yet")
+	ctx, stop := context.WithCancel(context.Background())
+	watch, err := client.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{}) // begins with those that are there
+	if err != nil {
+		stop()
+		s.Fatal(err)
+	}
+	approved, ended := make(chan struct{}), make(chan struct{})
+	first := sync.OnceFunc(func() { close(approved) })
+	go func() {
+		defer close(ended)
+		for range watch.ResultChan() {
+			found, err := approveOne(ctx, host)
+			if err != nil && ctx.Err() == nil && !apierrors.IsConflict(err) { // another change of the request is another event
+				s.Error(err)
+			}
+			if found && err == nil {
+				first()
+			}
 		}
-		return err
+	}()
+	s.Cleanup(func() {
+		stop()
+		watch.Stop()
+		<-ended
 	})
+	select {
+	case <-approved:
+	case <-time.After(2 * time.Minute):
+		s.Fatal("no request for a serving certificate")
+	}
 }
 
 func approveOne(ctx context.Context, host *lab.Host) (found bool, err error) {
@@ -161,9 +186,9 @@ func approveOne(ctx context.Context, host *lab.Host) (found bool, err error) {
 	return false, nil
 }
 
-// askForLogs asks again and again for the logs of the pod on host, by its kubelet's serving certificates, which it approves as they are asked for, until
-// the function that it returns is called.
-func (s *space) askForLogs(host *lab.Host) func() (count int, failures []error) {
+// askForLogs repeatedly requests the logs of the pod on the joined host over its kubelet's serving certificates, until the
+// returned function is called.
+func (s *space) askForLogs() func() (count int, failures []error) {
 	ctx, stop := context.WithCancel(s.Context())
 	var group sync.WaitGroup
 	var count int
@@ -179,28 +204,7 @@ func (s *space) askForLogs(host *lab.Host) func() (count int, failures []error) 
 			}
 			select {
 			case <-ctx.Done():
-			case <-time.After(200 * time.Millisecond): // the pace of the traffic
-			}
-		}
-	})
-	group.Go(func() {
-		watch, err := client.CertificatesV1().CertificateSigningRequests().Watch(ctx, metav1.ListOptions{})
-		if err != nil {
-			s.Error(err)
-			return
-		}
-		defer watch.Stop()
-		for {
-			select {
-			case <-ctx.Done():
-				return
-			case _, ok := <-watch.ResultChan():
-				if !ok {
-					return
-				}
-				if _, err := approveOne(ctx, host); err != nil && ctx.Err() == nil {
-					s.Error(err)
-				}
+			case <-time.After(200 * time.Millisecond): // interval between requests
 			}
 		}
 	})
@@ -211,7 +215,7 @@ func (s *space) askForLogs(host *lab.Host) func() (count int, failures []error) 
 	}
 }
 
-// generations waits until so many client certificates have followed the first, while the node stays Ready.
+// generations waits until the configured number of client certificates have been issued, while the node stays Ready.
 func (s *space) generations(host *lab.Host) {
 	s.Helper()
 	wanted := 1
@@ -227,7 +231,7 @@ func (s *space) generations(host *lab.Host) {
 	}
 	last, err := digest(s.Context())
 	s.must(err)
-	asked := s.askForLogs(host)
+	asked := s.askForLogs()
 	for generation := range wanted {
 		took := s.eventually(3*time.Minute, "another client certificate", func(ctx context.Context) error {
 			now, err := digest(ctx)

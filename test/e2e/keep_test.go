@@ -13,10 +13,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestUpAgain brings up a cluster that is up: everything is kept.
+// TestUpAgain runs Up on a running cluster: it keeps everything.
 func TestUpAgain(t *testing.T) {
 	s := newSpace(t)
-	s.allReady(90 * time.Second)
+	s.allReady(3 * time.Minute)
 	before := s.snapshot()
 	begin := time.Now()
 	s.must(cluster.Up(t.Context()))
@@ -43,7 +43,7 @@ spec:
       value: first
 `
 
-// TestStaticPod puts a manifest into a node's directory, changes it and takes it away.
+// TestStaticPod adds a manifest to a node's directory, changes it and removes it.
 func TestStaticPod(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[1]
@@ -78,7 +78,7 @@ func TestStaticPod(t *testing.T) {
 	value("first")
 	started := time.Since(begin)
 
-	// Deleting the mirror must not end the pod: the file rules.
+	// Deleting the mirror must not end the pod: the file decides.
 	pod, err := mirror(t.Context())
 	s.must(err)
 	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), name, metav1.DeleteOptions{}))

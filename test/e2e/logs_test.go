@@ -17,13 +17,13 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// What the sample image's "count 200000 100" writes: several times what one log file holds.
+// The sample image's "count 200000 100" writes several times the size of one log file.
 const (
 	countLines = 200_000
 	countArgs  = "count 200000 100"
 )
 
-// logsWith reads a container's log in a certain way.
+// logsWith reads a container's log with options.
 func (s *space) logsWith(pod string, options v1.PodLogOptions) string {
 	s.Helper()
 	data, err := client.CoreV1().Pods(s.name).GetLogs(pod, &options).DoRaw(context.Background())
@@ -33,7 +33,7 @@ func (s *space) logsWith(pod string, options v1.PodLogOptions) string {
 	return string(data)
 }
 
-// ended waits until a pod has run to its end.
+// ended waits until a pod has completed.
 func (s *space) ended(pod string, want v1.PodPhase, patience time.Duration) *v1.Pod {
 	s.Helper()
 	var found *v1.Pod
@@ -46,7 +46,7 @@ func (s *space) ended(pod string, want v1.PodPhase, patience time.Duration) *v1.
 	return found
 }
 
-// countLine checks one line of count; the error says what is wrong with it.
+// countLine returns an error if a line of count is wrong.
 func countLine(line string, want int) error {
 	text, ends := strings.CutSuffix(line, "|\n")
 	n, err := strconv.Atoi(strings.TrimRight(text, " "))
@@ -60,7 +60,8 @@ func countLine(line string, want int) error {
 	return nil
 }
 
-// TestLogsFollow follows a pod that writes through rotations as fast as it can, and then reads the log in every other way.
+// TestLogsFollow follows a pod that writes as fast as it can across rotations, and then reads the log with all other
+// options.
 func TestLogsFollow(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]
@@ -70,7 +71,7 @@ func TestLogsFollow(t *testing.T) {
 	var follower io.ReadCloser
 	s.eventually(60*time.Second, "a log to follow", func(context.Context) (err error) {
 		if s.get("count").Spec.NodeName == "" {
-			return errors.New("it has no node") // for such a pod the API server answers with an empty log
+			return errors.New("it has no node") // the API server returns an empty log for such a pod
 		}
 		follower, err = client.CoreV1().Pods(s.name).GetLogs("count", &v1.PodLogOptions{Follow: true}).Stream(t.Context())
 		return err
@@ -117,7 +118,7 @@ func TestLogsFollow(t *testing.T) {
 	if got := s.logsWith("count", v1.PodLogOptions{LimitBytes: new(int64(12_345))}); len(got) != 12_345 {
 		t.Errorf("12345 bytes are %d", len(got))
 	}
-	stamped := s.logsWith("count", v1.PodLogOptions{TailLines: new(int64(1)), Timestamps: true}) // a long one
+	stamped := s.logsWith("count", v1.PodLogOptions{TailLines: new(int64(1)), Timestamps: true}) // a long line
 	at, rest, _ := strings.Cut(stamped, " ")
 	if _, err := time.Parse(time.RFC3339Nano, at); err != nil || countLine(rest, countLines-1) != nil {
 		t.Errorf("a long line with time: %.60q (%d bytes)", stamped, len(stamped))
@@ -125,7 +126,7 @@ func TestLogsFollow(t *testing.T) {
 	if got := s.logsWith("count", v1.PodLogOptions{SinceTime: &metav1.Time{Time: time.Now().Add(time.Hour)}}); got != "" {
 		t.Errorf("since an hour from now: %.60q", got)
 	}
-	// The API server passes a stream on only with an alpha feature, so that the kubelet is asked here.
+	// The API server forwards the stream option only with an alpha feature, so ask the kubelet.
 	for stream, want := range map[string]int{v1.LogStreamStderr: 0, v1.LogStreamStdout: 50} {
 		data, err := client.CoreV1().RESTClient().Get().AbsPath("/api/v1/nodes", node.Name, "proxy/containerLogs", s.name, "count", "main").
 			Param("stream", stream).Param("limitBytes", "50").DoRaw(t.Context())
@@ -135,8 +136,8 @@ func TestLogsFollow(t *testing.T) {
 	}
 }
 
-// TestLogsOf reads the logs of containers that have not started, have been restarted, have ended, and of init containers, and looks for
-// them where tools do.
+// TestLogsOf reads the logs of containers that have not started, were restarted or have ended, and of init containers.
+// It also finds them where tools look for them.
 func TestLogsOf(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]
@@ -161,12 +162,12 @@ func TestLogsOf(t *testing.T) {
 	for options, want := range map[*v1.PodLogOptions]string{
 		{Container: "first", Previous: true}: `previous terminated container "first" in pod "again" not found`,
 	} {
-		_, err := client.CoreV1().Pods(s.name).GetLogs("again", options).Stream(t.Context()) // DoRaw leaves out what the server says
+		_, err := client.CoreV1().Pods(s.name).GetLogs("again", options).Stream(t.Context()) // DoRaw omits the server's message
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%+v: %v, want %s", options, err, want)
 		}
 	}
-	s.eventually(60*time.Second, "why there is no log", func(ctx context.Context) error {
+	s.eventually(2*time.Minute, "why there is no log", func(ctx context.Context) error {
 		_, err := client.CoreV1().Pods(s.name).GetLogs("missing", &v1.PodLogOptions{}).Stream(ctx)
 		if want := `container "main" in pod "missing" is waiting to start: trying and failing to pull image`; err == nil || !strings.Contains(err.Error(), want) {
 			return fmt.Errorf("%w, want %s", err, want)
@@ -192,7 +193,7 @@ func TestLogsOf(t *testing.T) {
 		}
 	}
 	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "again", metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
-	s.eventually(30*time.Second, "no links of the removed pod", func(context.Context) error {
+	s.eventually(time.Minute, "no links of the removed pod", func(context.Context) error {
 		if left := link(); len(left) > 0 {
 			return fmt.Errorf("left: %q", left)
 		}

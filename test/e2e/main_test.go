@@ -13,11 +13,12 @@ import (
 	"github.com/winkube/winkube/test/lab/check"
 )
 
-// The cluster is the machine's and there is one, so that all tests share it; each works in its own namespace and leaves the
-// cluster as it found it.
+// All tests share the machine's only cluster; each works in its own namespace and restores the cluster.
 var (
 	cluster *lab.Cluster
 	client  kubernetes.Interface
+	// spent says that a test has changed the cluster in a way that nothing undoes: it is removed at the end.
+	spent bool
 )
 
 func TestMain(m *testing.M) {
@@ -57,11 +58,11 @@ func withCluster(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
-	if keep {
+	if keep && !spent {
 		return code
 	}
 	begin := time.Now()
-	if err := cluster.Down(ctx); err != nil { // it fails when something is left behind
+	if err := cluster.Down(ctx); err != nil { // it fails if something is left behind
 		return 1
 	}
 	fmt.Printf("the cluster is gone without a trace after %.1f s\n", time.Since(begin).Seconds())

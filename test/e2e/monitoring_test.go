@@ -13,7 +13,8 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// TestMonitoring asks for what Prometheus and kubectl ask for, through the API server: names and labels of a container that has just started.
+// TestMonitoring requests what Prometheus and kubectl request, through the API server: it checks names and labels of a
+// container that has just started.
 func TestMonitoring(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]
@@ -38,7 +39,7 @@ func TestMonitoring(t *testing.T) {
 		"/metrics/resource": {`container_cpu_usage_seconds_total{container="main",` + of},
 		"/logs/":            {"<pre>"},
 	} {
-		s.eventually(20*time.Second, path, func(ctx context.Context) error {
+		s.eventually(time.Minute, path, func(ctx context.Context) error {
 			text, err := raw(ctx, path)
 			for _, want := range wants {
 				if err == nil && !strings.Contains(text, want) {

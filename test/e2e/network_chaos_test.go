@@ -12,23 +12,28 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/test/lab"
 )
 
-// damage is one change from outside to a node's network, and how to see that it is repaired.
+// damage is one external change to a node's network, and how to detect its repair.
 type damage struct {
 	name string
 	do   []string                     // command line on the node
-	see  []string                     // what it prints after the damage is other than before
-	each func(fields []string) string // in place of do: the command line for each entry that see prints
-	want string                       // what see printed before all damage
-	// In place of do and see, where the damage is the engine's to do.
+	see  []string                     // its output changes with the damage
+	each func(fields []string) string // instead of do: returns the command line for each entry that see prints
+	want string                       // output of see before the damage
+	// Instead of do and see, if the engine does the damage.
 	act  func(context.Context) error
 	look func(context.Context) string
 }
 
-// cut takes a pod off the engine's network.
+// cut disconnects a pod from its network.
 func cut(engine *lab.Engine, pod, sandbox string) damage {
+	if cluster.PodInterfaces == "kubelet" {
+		port := podlink.PortName(sandbox)
+		return damage{name: "pod " + pod + "'s interface deleted", do: words("ip link del " + port), see: words("ip -br link show " + port)}
+	}
 	return damage{name: "pod " + pod + " disconnected", act: func(ctx context.Context) error { return engine.Disconnect(ctx, "winkube", sandbox) },
 		look: func(ctx context.Context) string {
 			details, err := engine.Inspect(ctx, sandbox)
@@ -39,7 +44,8 @@ func cut(engine *lab.Engine, pod, sandbox string) damage {
 		}}
 }
 
-// damages are those that fit the cluster's mode. other is the range of the other node's pods, gateway the address of this one's.
+// damages returns those that apply to the cluster's mode. other is the pod range of the other node, gateway the address
+// of this node's.
 func damages(other, gateway string) []damage {
 	list := []damage{
 		{name: "route deleted", do: words("ip route del " + other), see: words("ip route show " + other)},
@@ -65,7 +71,7 @@ func damages(other, gateway string) []damage {
 
 func words(line string) []string { return strings.Fields(line) }
 
-// strike does the damage. Entries are deleted one by one, as listed.
+// strike does the damage. It deletes entries one by one, as listed.
 func (d damage) strike(ctx context.Context, node *lab.Host) error {
 	if d.act != nil {
 		return d.act(ctx)
@@ -80,7 +86,7 @@ func (d damage) strike(ctx context.Context, node *lab.Host) error {
 	}
 	for _, line := range strings.Split(strings.TrimSpace(out), "\n") {
 		entry := words(line)
-		if len(entry) == 0 { // the last damage's repair has not come to them yet
+		if len(entry) == 0 { // the repair of the last damage has not restored it yet
 			continue
 		}
 		if _, err := node.Exec(ctx, words(d.each(entry))...); err != nil {
@@ -90,9 +96,9 @@ func (d damage) strike(ctx context.Context, node *lab.Host) error {
 	return nil
 }
 
-// changing matches what differs between two listings of the same: ports come in any order with other numbers, and a pod that was connected again
-// has another one.
-var changing = regexp.MustCompile(`^(\d+: |veth\S+ +(\w+) +[0-9a-f:]{17})`)
+// changing matches what may differ between equal listings: interface indexes, and the random names and MAC addresses of
+// ports, also of reconnected pods.
+var changing = regexp.MustCompile(`^(\d+: |(?:veth|wkp)\S+ +(\w+) +[0-9a-f:]{17})`)
 
 func (d damage) listing(ctx context.Context, node *lab.Host) string {
 	if d.look != nil {
@@ -100,7 +106,7 @@ func (d damage) listing(ctx context.Context, node *lab.Host) string {
 	}
 	out, err := node.Exec(ctx, d.see...)
 	if err != nil {
-		return "" // the interface is not there
+		return "" // no such interface
 	}
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	for i := range lines {
@@ -112,8 +118,9 @@ func (d damage) listing(ctx context.Context, node *lab.Host) string {
 
 var lostLine = regexp.MustCompile(`(\d+) requests, (\d+) lost`)
 
-// TestNetworkChaos takes routes, bridges, addresses, rules and tunnels away from a node under traffic, one after the other, for at least
-// WINKUBE_NETWORK_CHAOS (one round, or as in 5m), and prints how long each took to be repaired and how many requests were lost.
+// TestNetworkChaos removes routes, bridges, addresses, rules and tunnels from a node under traffic, one after the
+// other, for at least WINKUBE_NETWORK_CHAOS (default: one round; for example 5m). It prints the time of each repair and
+// the number of failed requests.
 func TestNetworkChaos(t *testing.T) {
 	span := time.Duration(0)
 	if text := os.Getenv("WINKUBE_NETWORK_CHAOS"); text != "" {
@@ -147,11 +154,13 @@ func TestNetworkChaos(t *testing.T) {
 	if diff := difference(before, tr.snapshot()); diff != "" {
 		t.Errorf("containers or restart counts changed:\n%s", diff)
 	}
+	slowest := time.Duration(0)
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "DAMAGE\tTIMES\tMEDIAN\tLONGEST")
 	for _, d := range list {
 		took := slices.Sorted(slices.Values(repairs[d.name]))
+		slowest = max(slowest, took[len(took)-1])
 		fmt.Fprintf(w, "%s\t%d\t%d ms\t%d ms\n", d.name, len(took), took[len(took)/2].Milliseconds(), took[len(took)-1].Milliseconds())
 	}
 	w.Flush()
@@ -162,13 +171,14 @@ func TestNetworkChaos(t *testing.T) {
 		asked, lost = asked+n, lost+m
 	}
 	t.Logf("mode %s\n%s%d of %d requests lost, longest silence %s", cluster.NetworkMode, b.String(), lost, asked, longest)
-	t.Logf("stream between pods: %s", tr.unbroken()) // the last: it ends the test where it broke
-	if asked == 0 || longest > 10*time.Second {
-		t.Errorf("the service was silent for %s:\n%s", longest, seen)
+	t.Logf("stream between pods: %s", tr.unbroken()) // last, because it ends the test if the stream broke
+	// A client may wait for TCP's next attempt after the repair, which takes longer on a slow machine.
+	if most := 10*time.Second + slowest; asked == 0 || longest > most {
+		t.Errorf("%d requests, the service was silent for %s, want at most %s:\n%s", asked, longest, most, seen)
 	}
 }
 
-// repaired does the damage and waits until all is as it was.
+// repaired does the damage and waits until the state is as before.
 func (tr *traffic) repaired(node *lab.Host, d damage) time.Duration {
 	tr.Helper()
 	ctx := context.Background()
@@ -181,9 +191,9 @@ func (tr *traffic) repaired(node *lab.Host, d damage) time.Duration {
 		if have = d.listing(ctx, node); have == d.want {
 			return time.Since(begin)
 		}
-		if time.Since(begin) > 20*time.Second {
-			tr.Fatalf("%s: not repaired after 20 s; was\n%s\nis\n%s", d.name, d.want, have)
+		if time.Since(begin) > time.Minute {
+			tr.Fatalf("%s: not repaired after a minute; was\n%s\nis\n%s", d.name, d.want, have)
 		}
-		time.Sleep(10 * time.Millisecond) // the kernel's tables are looked at from outside
+		time.Sleep(10 * time.Millisecond) // the kernel's tables can only be polled
 	}
 }

@@ -12,8 +12,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// TestRouteConflict puts a foreign route where ours leads to the other node's pods. The Node reports it, its pods keep running, and the report
-// ends when packets arrive again.
+// TestRouteConflict adds a foreign route in place of ours to the other node's pods. The Node reports it, its pods keep
+// running, and the report ends when the route works again.
 func TestRouteConflict(t *testing.T) {
 	s := newSpace(t)
 	node, other := cluster.Nodes[0], cluster.Nodes[1]
@@ -45,14 +45,14 @@ func TestRouteConflict(t *testing.T) {
 			return fmt.Errorf("%+v", n.Status.Conditions)
 		}
 	}
-	said := s.eventually(60*time.Second, "the Node reports the conflict", condition(v1.ConditionTrue, "RouteConflict", of.Spec.PodCIDR+" via "+cluster.Control.Addr.String()+" is there"))
+	said := s.eventually(2*time.Minute, "the Node reports the conflict", condition(v1.ConditionTrue, "RouteConflict", of.Spec.PodCIDR+" via "+cluster.Control.Addr.String()+" is there"))
 	meanwhile := s.pod("meanwhile", node, "sleep")
-	meanwhile.Spec.NodeName = node.Name // the scheduler takes such a node no more
+	meanwhile.Spec.NodeName = node.Name // the scheduler avoids such a node
 	s.create(meanwhile)
 	s.ready("meanwhile")
 	s.must(remove())
-	back := s.eventually(60*time.Second, "the Node clears the report", condition(v1.ConditionFalse, "NetworkReady", ""))
-	s.eventually(60*time.Second, "the node accepts pods again", func(ctx context.Context) error {
+	back := s.eventually(2*time.Minute, "the Node clears the report", condition(v1.ConditionFalse, "NetworkReady", ""))
+	s.eventually(2*time.Minute, "the node accepts pods again", func(ctx context.Context) error {
 		n, err := client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 		if err == nil && slices.ContainsFunc(n.Spec.Taints, func(t v1.Taint) bool { return t.Key == v1.TaintNodeNetworkUnavailable }) {
 			err = fmt.Errorf("%+v", n.Spec.Taints)

@@ -15,7 +15,7 @@ import (
 	"github.com/winkube/winkube/test/lab/check"
 )
 
-// TestDeletedRoute deletes a node's route to the other's pods.
+// TestDeletedRoute deletes a node's route to the other node's pods.
 func TestDeletedRoute(t *testing.T) {
 	s := newSpace(t)
 	ctx := t.Context()
@@ -34,7 +34,7 @@ func TestDeletedRoute(t *testing.T) {
 	}
 	_, err = first.Exec(ctx, "ip", "route", "del", cidr)
 	s.must(err)
-	took := s.eventually(10*time.Second, "route to "+cidr+" repaired", func(ctx context.Context) error {
+	took := s.eventually(time.Minute, "route to "+cidr+" repaired", func(ctx context.Context) error {
 		after, err := route(ctx)
 		if err == nil && after != before {
 			err = fmt.Errorf("got %q, want %q", after, before)
@@ -44,7 +44,7 @@ func TestDeletedRoute(t *testing.T) {
 	t.Logf("deleted route %q repaired after %.3f s", before, took.Seconds())
 }
 
-// soon lets a pod be evicted a few seconds after its node is gone; upstream's default is five minutes.
+// soon makes a pod be evicted a few seconds after its node is lost; upstream's default is five minutes.
 func soon(pod *v1.PodSpec) {
 	seconds := int64(3)
 	for _, taint := range []string{v1.TaintNodeNotReady, v1.TaintNodeUnreachable} {
@@ -54,7 +54,7 @@ func soon(pod *v1.PodSpec) {
 	}
 }
 
-// TestNodeLeaves lets a node go silent until its pods are evicted, then come back: what was evicted must end there.
+// TestNodeLeaves disconnects a node until its pods are evicted, and reconnects it: evicted pods must end there.
 func TestNodeLeaves(t *testing.T) {
 	s := newSpace(t)
 	ctx := context.Background()
@@ -72,7 +72,7 @@ func TestNodeLeaves(t *testing.T) {
 		s.must(node.Process("kubelet").Start(ctx))
 		s.nodeReady(node.Name, true, 60*time.Second)
 	})
-	silent := s.nodeReady(node.Name, false, 60*time.Second)
+	silent := s.nodeReady(node.Name, false, 2*time.Minute)
 	s.eventually(60*time.Second, "pod moves being evicted", func(ctx context.Context) error {
 		pod, err := client.CoreV1().Pods(s.name).Get(ctx, "moves", metav1.GetOptions{})
 		if err != nil {
@@ -100,7 +100,7 @@ func TestNodeLeaves(t *testing.T) {
 		silent.Seconds(), evicted.Seconds(), back.Seconds(), gone.Seconds())
 }
 
-// nothingOf is nil when the engine has no container of a pod.
+// nothingOf returns nil if the engine has no container of a pod.
 func (s *space) nothingOf(ctx context.Context, node *lab.Host, uid string) error {
 	list, err := node.Engine().Containers(ctx)
 	if err != nil {
@@ -114,8 +114,8 @@ func (s *space) nothingOf(ctx context.Context, node *lab.Host, uid string) error
 	return nil
 }
 
-// TestNodeDeleted takes a node away for good, until the API server has forgotten it and its pods, and then lets it come back: it
-// registers again, maybe with another pod range, ends what it still has of the old pods and works.
+// TestNodeDeleted removes a node until the API server has deleted it and its pods, and then reconnects it: it registers
+// again, maybe with another pod range, ends the containers of the old pods and works.
 func TestNodeDeleted(t *testing.T) {
 	s := newSpace(t)
 	ctx := context.Background()
@@ -126,12 +126,12 @@ func TestNodeDeleted(t *testing.T) {
 	s.must(err)
 	t.Cleanup(func() {
 		s.must(node.Process("kubelet").Start(ctx))
-		s.must(check.Apply(ctx, cluster)) // brings back the samples that were bare pods
-		s.allReady(120 * time.Second)
+		s.must(check.Apply(ctx, cluster)) // recreates the samples that were bare pods
+		s.allReady(3 * time.Minute)
 	})
 	s.must(node.Process("kubelet").Stop(ctx))
 	s.must(client.CoreV1().Nodes().Delete(ctx, node.Name, metav1.DeleteOptions{}))
-	forgotten := s.eventually(150*time.Second, "its pods removed from the API", func(ctx context.Context) error {
+	forgotten := s.eventually(4*time.Minute, "its pods removed from the API", func(ctx context.Context) error {
 		pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node.Name})
 		if err == nil && len(pods.Items) > 0 {
 			err = fmt.Errorf("%d are there", len(pods.Items))
@@ -141,7 +141,7 @@ func TestNodeDeleted(t *testing.T) {
 
 	begin := time.Now()
 	s.must(node.Process("kubelet").Start(ctx))
-	s.eventually(60*time.Second, "node registered again and Ready", func(ctx context.Context) error {
+	s.eventually(2*time.Minute, "node registered again and Ready", func(ctx context.Context) error {
 		ready, err := nodeIsReady(ctx, node.Name)
 		if err == nil && !ready {
 			err = fmt.Errorf("not Ready")
@@ -154,11 +154,11 @@ func TestNodeDeleted(t *testing.T) {
 	if now.UID == old.UID {
 		t.Error("the Node object is the old one")
 	}
-	s.eventually(30*time.Second, "old pod's containers gone", func(ctx context.Context) error { return s.nothingOf(ctx, node, string(uid)) })
+	s.eventually(time.Minute, "old pod's containers gone", func(ctx context.Context) error { return s.nothingOf(ctx, node, string(uid)) })
 	begin = time.Now()
 	s.create(s.pod("web", node, "serve", "8080"))
 	web := s.ready("web")
-	s.eventually(20*time.Second, "pod on the new node reached from the other host", func(ctx context.Context) error {
+	s.eventually(time.Minute, "pod on the new node reached from the other host", func(ctx context.Context) error {
 		_, err := ask(ctx, first, "http://"+web.Status.PodIP+":8080/")
 		return err
 	})

@@ -17,10 +17,10 @@ import (
 type badPod struct {
 	name string
 	make func(*v1.Pod)
-	// waiting: reasons of the container's waiting state, one of which must be seen; reason: of a Failed pod.
+	// waiting: accepted reasons of the container's waiting state; reason: of a Failed pod.
 	waiting []string
 	reason  string
-	// event and says: an event of that reason with that text must come; "": the state says it all.
+	// event and says: reason and part of the message of a required Event; "": the state suffices.
 	event, says string
 }
 
@@ -90,7 +90,8 @@ func badPods(node string) []badPod {
 	}
 }
 
-// TestBadPods starts pods that cannot run. Each must show upstream's state, reason and event; others must not notice.
+// TestBadPods starts pods that cannot run. Each must show upstream's state, reason and event; other pods must not be
+// affected.
 func TestBadPods(t *testing.T) {
 	s := newSpace(t)
 	node := cluster.Nodes[0]
@@ -100,7 +101,7 @@ func TestBadPods(t *testing.T) {
 
 	s.runtimeClass(unknownClass, unknownClass)
 	bad := badPods(node.Name)
-	if able, err := recursiveReadOnly(t.Context(), node); err != nil || able { // then nothing is wrong with it
+	if able, err := recursiveReadOnly(t.Context(), node); err != nil || able { // then the pod can run
 		s.must(err)
 		bad = slices.DeleteFunc(bad, func(b badPod) bool { return b.name == "recursive-read-only" })
 	}
@@ -118,7 +119,7 @@ func TestBadPods(t *testing.T) {
 		t.Run(b.name, func(t *testing.T) {
 			sub := &space{t, s.name}
 			var state string
-			sub.eventually(45*time.Second, "state", func(context.Context) error {
+			sub.eventually(2*time.Minute, "state", func(context.Context) error {
 				var ok bool
 				if state, ok = b.stateOf(sub.get(b.name)); !ok {
 					return fmt.Errorf("got %s, want %v %s", state, b.waiting, b.reason)
@@ -127,10 +128,7 @@ func TestBadPods(t *testing.T) {
 			})
 			var message string
 			if b.event != "" {
-				sub.eventually(30*time.Second, "event", func(ctx context.Context) (err error) {
-					message, err = sub.event(ctx, b.name, b.event, b.says)
-					return err
-				})
+				message = sub.told(b.name, b.event, b.says)
 			}
 			t.Logf("%s; event %s: %s", state, b.event, message)
 		})
@@ -159,7 +157,17 @@ func (b badPod) stateOf(pod *v1.Pod) (string, bool) {
 	return state, false
 }
 
-// event finds an event of a pod by reason and a part of its message.
+// told waits for an Event of a pod, which may be written later than the pod's status, and returns its message.
+func (s *space) told(pod, reason, says string) (message string) {
+	s.Helper()
+	s.eventually(time.Minute, "event "+reason+" of "+pod, func(ctx context.Context) (err error) {
+		message, err = s.event(ctx, pod, reason, says)
+		return err
+	})
+	return message
+}
+
+// event finds an Event of a pod by reason and a part of its message.
 func (s *space) event(ctx context.Context, pod, reason, says string) (string, error) {
 	list, err := client.CoreV1().Events(s.name).List(ctx, metav1.ListOptions{FieldSelector: "involvedObject.name=" + pod})
 	if err != nil {

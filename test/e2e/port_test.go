@@ -25,7 +25,7 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// portRights are sub-resources of nodes and what the right to get one of them opens on the kubelet's port.
+// portRights maps sub-resources of nodes to the paths of the kubelet's port that "get" on them allows.
 var portRights = map[string][]string{
 	"metrics": {"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"},
 	"stats":   {"/stats/summary"},
@@ -36,7 +36,8 @@ var portRights = map[string][]string{
 	"proxy":   {"/healthz", "/pods", "/runningpods/", "/configz", "/exec/a/b/c", "/attach/a/b/c", "/portForward/a/b", "/containerLogs/a/b/c", "/debug/pods", "/debug/pprof/cmdline", "/unknown"},
 }
 
-// TestKubeletPort asks for every path of a kubelet's port with every kind of credential, all of them judged by the API server: RBAC, the Node authorizer, TokenReview.
+// TestKubeletPort requests every path of a kubelet's port with every kind of credential. The API server decides about
+// all of them: RBAC, the Node authorizer, TokenReview.
 func TestKubeletPort(t *testing.T) {
 	s := newSpace(t)
 	node, other := cluster.Nodes[0], cluster.Nodes[1]
@@ -44,7 +45,7 @@ func TestKubeletPort(t *testing.T) {
 	type credential struct {
 		name   string
 		client *http.Client
-		status func(path string) int // 0: whatever is neither 401 nor 403
+		status func(path string) int // 0: anything except 401 and 403
 	}
 	always := func(status int) func(string) int { return func(string) int { return status } }
 	credentials := []credential{
@@ -98,7 +99,7 @@ func (s *space) kubeconfig(file string) *rest.Config {
 	return config
 }
 
-// portClient has the credentials of config and connects from node. Who serves is not the question here.
+// portClient uses the credentials of config and connects from node. It does not verify the server.
 func (s *space) portClient(node *lab.Host, config *rest.Config) *http.Client {
 	s.Helper()
 	dial := func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -108,7 +109,7 @@ func (s *space) portClient(node *lab.Host, config *rest.Config) *http.Client {
 		})
 		return conn, err
 	}
-	config = &rest.Config{Dial: dial, BearerToken: config.BearerToken, Timeout: 20 * time.Second, TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertFile: config.CertFile, KeyFile: config.KeyFile,
+	config = &rest.Config{Dial: dial, BearerToken: config.BearerToken, Timeout: time.Minute, TLSClientConfig: rest.TLSClientConfig{Insecure: true, CertFile: config.CertFile, KeyFile: config.KeyFile,
 		CertData: config.CertData, KeyData: config.KeyData}}
 	client, err := rest.HTTPClientFor(config)
 	s.must(err)
@@ -117,8 +118,8 @@ func (s *space) portClient(node *lab.Host, config *rest.Config) *http.Client {
 	return client
 }
 
-// account makes a service account that may get this sub-resource of nodes ("": nothing), and waits until the API server says so: the kubelet remembers
-// what it was told.
+// account creates a service account that may get this sub-resource of nodes ("": none), and waits until the API server
+// allows that: the kubelet caches its answers.
 func (s *space) account(sub, node string) *rest.Config {
 	s.Helper()
 	ctx := s.Context()
@@ -147,7 +148,7 @@ func (s *space) account(sub, node string) *rest.Config {
 	s.must(err)
 	as, err := kubernetes.NewForConfig(config)
 	s.must(err)
-	s.eventually(20*time.Second, name, func(ctx context.Context) error {
+	s.eventually(time.Minute, name, func(ctx context.Context) error {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
 			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: sub, Name: node}}}
 		answer, err := as.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})

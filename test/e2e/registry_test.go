@@ -22,8 +22,8 @@ import (
 	"github.com/winkube/winkube/test/registry"
 )
 
-// imageRegistry is a registry on a node's own loopback, where engines speak plain HTTP. It has one image, which runs the sample, under every
-// name that was added: each has its own configuration, so that no two are the same image.
+// imageRegistry is a registry on a node's loopback, where engines use plain HTTP. It has one image, which runs the
+// sample, under every added name: each has its own configuration, so that all images differ.
 type imageRegistry struct {
 	*registry.Registry
 	t       *testing.T
@@ -31,7 +31,8 @@ type imageRegistry struct {
 	program registry.Layer
 }
 
-// newRegistry serves until the test ends. The node has none of its images then: a cluster that was kept may have those of an earlier run.
+// newRegistry serves until the test ends. It first removes the registry's images from the node: a reused cluster may
+// have those of an earlier run.
 func newRegistry(t *testing.T, node *lab.Host, port int, auth registry.Auth) *imageRegistry {
 	t.Helper()
 	r := &imageRegistry{Registry: registry.New(auth), t: t, addr: fmt.Sprintf("127.0.0.1:%d", port)}
@@ -75,10 +76,10 @@ func listenOn(node *lab.Host, addr string) (listener net.Listener, err error) {
 	return listener, err
 }
 
-// within does something in a node's network: a socket stays in the network in which it was opened.
+// within runs do in a node's network: a socket stays in the network in which it was opened.
 func within(node *lab.Host, do func() error) (err error) {
 	done := make(chan struct{})
-	go func() { // its thread, which is in the wrong network after this, ends with it
+	go func() { // its thread is in the other network and ends with it
 		defer close(done)
 		runtime.LockOSThread()
 		var network netns.NsHandle
@@ -94,10 +95,10 @@ func within(node *lab.Host, do func() error) (err error) {
 	return err
 }
 
-// add makes an image known and returns its name for pods and the manifest's digest.
+// add adds an image and returns its name for pods and the manifest's digest.
 func (r *imageRegistry) add(name string) (image, digest string) { return r.addWith(name, nil) }
 
-// addWith is add of an image whose configuration says more.
+// addWith is add for an image with additional configuration.
 func (r *imageRegistry) addWith(name string, more map[string]any) (image, digest string) {
 	says := map[string]any{"Entrypoint": []string{"/sample"}, "Labels": map[string]string{"name": name}}
 	maps.Copy(says, more)
@@ -115,11 +116,11 @@ func (r *imageRegistry) addWith(name string, more map[string]any) (image, digest
 	return r.addr + "/" + name, digest
 }
 
-// pulls says when an image was pulled: engines ask more than once for each pull, but not seconds later.
+// pulls returns when an image was pulled: engines send several requests per pull, but not seconds apart.
 func (r *imageRegistry) pulls(name string) (begun []time.Time) {
 	var last time.Time
 	for _, at := range r.Requests(name) {
-		if at.Sub(last) > 3*time.Second {
+		if at.Sub(last) > 6*time.Second {
 			begun = append(begun, at)
 		}
 		last = at

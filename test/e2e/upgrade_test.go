@@ -12,10 +12,10 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// TestUpgrade: both programs of a node give way to builds of another version and come back, and no pod is restarted.
+// TestUpgrade replaces both programs of a node with builds of another version and back; no pod restarts.
 func TestUpgrade(t *testing.T) {
 	s := newSpace(t)
-	s.allReady(90 * time.Second)
+	s.allReady(3 * time.Minute)
 	before := s.snapshot()
 	node := cluster.Nodes[1]
 	dir := t.TempDir()
@@ -42,13 +42,13 @@ func TestUpgrade(t *testing.T) {
 		s.runs(node, name, path)
 		t.Logf("%s: there and back in %.1f s", name, time.Since(begin).Seconds())
 	}
-	s.allReady(60 * time.Second)
+	s.allReady(3 * time.Minute)
 	if diff := difference(before, s.snapshot()); diff != "" {
 		t.Errorf("containers or restart counts changed:\n%s", diff)
 	}
 }
 
-// copyFile makes a program of another file system.
+// copyFile copies a program, also between file systems.
 func copyFile(from, to string) error {
 	data, err := os.ReadFile(from)
 	if err != nil {
@@ -57,12 +57,12 @@ func copyFile(from, to string) error {
 	return os.WriteFile(to, data, 0o755)
 }
 
-// runs restarts a process and wants it to be healthy and of the program at path.
+// runs restarts a process and requires that it is healthy and runs the program at path.
 func (s *space) runs(node *lab.Host, name, path string) {
 	s.Helper()
 	s.must(node.Process(name).Restart(s.Context()))
 	port := map[string]string{"kubelet": "10248", "proxy": "10256"}[name]
-	s.eventually(30*time.Second, name+" healthy", func(ctx context.Context) error {
+	s.eventually(time.Minute, name+" healthy", func(ctx context.Context) error {
 		_, err := node.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", "http://127.0.0.1:"+port+"/healthz")
 		return err
 	})

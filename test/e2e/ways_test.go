@@ -18,8 +18,8 @@ import (
 	"github.com/winkube/winkube/test/output"
 )
 
-// Every way between each two nodes, of each family that the cluster has: pod to pod, pod to service, host to pod, host to service, and pod to
-// a host's node port. The pod that is meant answers.
+// Every path between each two nodes, for each address family of the cluster: pod to pod, pod to service, host to pod,
+// host to service, and pod to a host's node port. The right pod responds.
 func TestWays(t *testing.T) {
 	s := newSpace(t)
 	for _, node := range cluster.Nodes {
@@ -29,12 +29,12 @@ func TestWays(t *testing.T) {
 	for _, node := range cluster.Nodes {
 		ends = append(ends, s.end(node))
 	}
-	deadline := time.Now().Add(30 * time.Second) // for all of them
+	deadline := time.Now().Add(2 * time.Minute) // for all paths together
 	var table strings.Builder
 	for _, from := range ends {
 		for _, to := range ends {
 			for _, w := range s.ways(from, to) {
-				patience := max(time.Second, time.Until(deadline))
+				patience := max(10*time.Second, time.Until(deadline))
 				took := s.eventually(patience, fmt.Sprintf("%s, %s to %s", w.name, from.node.Name, to.node.Name), func(ctx context.Context) error {
 					out, err := w.ask(ctx, "http://"+w.address+"/hostname")
 					if got := strings.TrimSpace(out); err == nil && got != to.pod.Name {
@@ -49,7 +49,7 @@ func TestWays(t *testing.T) {
 	t.Logf("mode %s, %d nodes\n%s", cluster.NetworkMode, len(cluster.Nodes), table.String())
 }
 
-// end is one node with its pod and service. The addresses are one per family, of the same families in the same order.
+// end is one node with its pod and service. It has one address per family, always in the same order.
 type end struct {
 	node                 *lab.Host
 	pod                  *v1.Pod
@@ -57,7 +57,7 @@ type end struct {
 	nodePort             int
 }
 
-// end makes the service of a node's pod and waits for the pod.
+// end creates the service of a node's pod and waits for the pod.
 func (s *space) end(node *lab.Host) end {
 	s.Helper()
 	policy := v1.IPFamilyPolicyPreferDualStack
@@ -90,7 +90,7 @@ func (s *space) end(node *lab.Host) end {
 }
 
 type way struct {
-	name, address string // with a port
+	name, address string // including a port
 	ask           func(ctx context.Context, url string) (string, error)
 }
 
@@ -107,7 +107,7 @@ func (s *space) ways(from, to end) []way {
 	return out
 }
 
-// fromPod asks from inside the network of an end's pod.
+// fromPod sends a request from the network of an end's pod.
 func (s *space) fromPod(ctx context.Context, from end, url string) (string, error) {
 	_, id, _ := strings.Cut(from.pod.Status.ContainerStatuses[0].ContainerID, "://")
 	details, err := from.node.Engine().Inspect(ctx, id)

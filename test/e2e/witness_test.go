@@ -12,39 +12,38 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// witness follows an engine's events beside the agent and checks that some things never happen to a container, whatever happens to the
-// agent: two lives of one container at the same time, two sandboxes of one pod, an attempt or a done init container run again, an
-// unrequested death.
+// witness follows an engine's events and checks that some things never happen to a container, whatever happens to the
+// agent: two parallel lives of one container, two sandboxes of one pod, a repeated attempt or init container, an
+// unrequested stop.
 type witness struct {
 	t    *testing.T
 	stop func()
 
 	mu     sync.Mutex
-	lives  map[string]*life // by container id
+	lives  map[string]*life // by container ID
 	mortal map[string]bool  // by pod UID: its containers may end
 	waits  []*eventWait
 	wrong  []string
 	counts map[string]int // of events by action
 }
 
-// life is one container, app or sandbox.
+// life is one container: app or sandbox.
 type life struct {
 	id, uid, pod, name, attempt, sandbox string
-	init                                 bool // a plain init container: one that has succeeded must not run again in its sandbox
+	init                                 bool // a regular init container: after success it must not run again in its sandbox
 	starts                               int
 	running                              bool
 	started, died                        time.Time
 	exit                                 string
 }
 
-// eventWait is closed by the next event that it matches.
+// eventWait is closed by the next matching event.
 type eventWait struct {
 	match func(action string) bool
 	seen  chan struct{}
 }
 
-// watchEngine follows the engine of a host until the test ends. Only pods of the namespace are looked at; those of which name says so may
-// end by themselves.
+// watchEngine follows a host's engine until the test ends. It only considers pods of the namespace, and network events.
 func watchEngine(t *testing.T, host *lab.Host, namespace string) *witness {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -66,7 +65,7 @@ func watchEngine(t *testing.T, host *lab.Host, namespace string) *witness {
 	t.Cleanup(w.stop)
 	select {
 	case <-began:
-	case <-time.After(20 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the engine does not report events")
 	}
 	return w
@@ -136,21 +135,21 @@ func (w *witness) started(l *life, at time.Time) {
 	l.running, l.started = true, at
 }
 
-// violated notes what may never happen; the lock is held.
+// violated records a violation; the lock is held.
 func (w *witness) violated(l *life, format string, args ...any) {
 	text := fmt.Sprintf("%s %s attempt %s (%.12s): ", l.pod, l.name, l.attempt, l.id) + fmt.Sprintf(format, args...)
 	w.wrong = append(w.wrong, text)
 	w.t.Errorf("%s %s", time.Now().Format("15:04:05.000"), text)
 }
 
-// mayEnd says that from now on the containers of a pod may end.
+// mayEnd allows the containers of a pod to end from now on.
 func (w *witness) mayEnd(uid string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.mortal[uid] = true
 }
 
-// of lists the lives of a pod's containers of a name, in the order of their first event.
+// of returns the lives of a pod's containers of a name, in the order of their first event.
 func (w *witness) of(uid, name string) []life {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -172,19 +171,19 @@ func (w *witness) next(action string) <-chan struct{} {
 	return wait.seen
 }
 
-// killer ends an agent at moments that hurt.
+// killer kills an agent at critical moments.
 type killer struct {
 	host   *lab.Host
 	random *rand.Rand
 	w      *witness
-	how    map[string]int // kills by the moment that was chosen
-	down   time.Duration  // how long the agent was dead altogether
+	how    map[string]int // kills by moment
+	down   time.Duration  // total time without an agent
 }
 
-// moments are the engine's events right after which the agent is killed; "" is any moment.
+// moments are the engine's events after which the agent is killed immediately; "" is any moment.
 var moments = []string{"", "", "", "create", "start", "die", "destroy", "exec_create", "exec_start", "exec_die", "connect", "disconnect", "kill"}
 
-// strike lets the agent live for a while, kills it and starts it again.
+// strike lets the agent run for a while, kills it and restarts it.
 func (k *killer) strike(ctx context.Context) error {
 	pause := func(longest time.Duration) {
 		timer := time.NewTimer(time.Duration(k.random.Int64N(int64(longest))))
@@ -201,7 +200,7 @@ func (k *killer) strike(ctx context.Context) error {
 		select {
 		case <-k.w.next(moment):
 			for end := time.Now().Add([]time.Duration{0, 300 * time.Microsecond, 3 * time.Millisecond, 30 * time.Millisecond}[k.random.IntN(4)]); time.Now().Before(end); {
-				// microseconds matter: no timer is that exact
+				// busy loop: no timer has this precision
 			}
 		case <-time.After(4 * time.Second):
 			moment = ""
@@ -217,7 +216,7 @@ func (k *killer) strike(ctx context.Context) error {
 		return err
 	}
 	if k.random.IntN(8) == 0 {
-		pause(3 * time.Second) // things go on without it
+		pause(3 * time.Second) // events continue without the agent
 	}
 	if err := kubelet.Start(ctx); err != nil {
 		return err
