@@ -23,9 +23,10 @@ import (
 )
 
 const (
-	plain      = "wk-bench"     // namespace of everything that does without rules of the kernel
-	ruled      = "wk-bench-nft" // of upstream's kube-proxy
-	beside     = "wk-bench-b"   // and a number: of other builds of our proxy, which would take each other's addresses away
+	plain      = "wk-bench"     // namespace of the sides that need no packet rules
+	ruled      = "wk-bench-nft" // namespace of upstream's kube-proxy
+	chosen     = "wk-bench-c"   // namespace of our proxy in mode connect
+	beside     = "wk-bench-b"   // prefix for other builds of our proxy, which would remove each other's addresses
 	nodeName   = "bench"
 	serverAddr = "10.77.0.1"
 	naiveAddr  = "10.77.0.2"
@@ -33,21 +34,21 @@ const (
 	haproxyAt  = "10.77.0.3"
 	serviceIP  = "10.96.0.10"
 	apiPort    = "6080"
-	// far, behind a namespace's name, is another host, at the end of a link.
+	// far is the suffix of a namespace that acts as another host, at the other end of a link.
 	far      = "-far"
 	farAddr  = "10.78.0.2"
 	nearAddr = "10.78.0.1"
 	linkRate = "1gbit"
 )
 
-// rig is what a run has started.
+// rig holds everything that a run has started.
 type rig struct {
 	root, dir string
 	self      string
 	sides     []side
 	spaces    []string
 	processes []*exec.Cmd
-	inside    map[string][]int // process ids by namespace
+	inside    map[string][]int // process IDs by namespace
 	servers   []*http.Server
 }
 
@@ -64,7 +65,7 @@ func newRig(ctx context.Context, root string, others []string) (r *rig, err erro
 	if r.dir, err = os.MkdirTemp("", "winkube-bench-"); err != nil {
 		return r, err
 	}
-	r.spaces = []string{plain, ruled}
+	r.spaces = []string{plain, ruled, chosen}
 	for i := range others {
 		r.spaces = append(r.spaces, fmt.Sprint(beside, i))
 	}
@@ -85,16 +86,17 @@ func newRig(ctx context.Context, root string, others []string) (r *rig, err erro
 	for i, program := range others {
 		r.sides = append(r.sides, r.relay(ctx, filepath.Base(program), fmt.Sprint(beside, i), program))
 	}
-	r.sides = append(r.sides, r.ours(ctx))
-	if ours := r.sides[len(r.sides)-1]; ours.missing != "" {
+	ours := r.ours(ctx)
+	r.sides = append(r.sides, r.connect(ctx), ours) // connect builds the program of ours
+	if ours.missing != "" {
 		return r, errors.New(ours.missing)
 	}
 	return r, nil
 }
 
-// upNamespace makes a separate host in which 10.77.0.0/16 is local and everything else leads to loopback too.
+// upNamespace creates a separate host in which 10.77.0.0/16 is local and everything else is routed to loopback.
 func upNamespace(ctx context.Context, name string) error {
-	_ = exec.CommandContext(ctx, "ip", "netns", "del", name).Run() // of a run that was killed
+	_ = exec.CommandContext(ctx, "ip", "netns", "del", name).Run() // left by a killed run
 	for _, args := range []string{
 		"netns add " + name, "-n " + name + " link set lo up", "-n " + name + " addr add " + serverAddr + "/32 dev lo",
 		"-n " + name + " route add local 10.77.0.0/16 dev lo", "-n " + name + " route add default dev lo src " + serverAddr,
@@ -103,7 +105,7 @@ func upNamespace(ctx context.Context, name string) error {
 			return fmt.Errorf("ip %s: %w: %s", args, err, said)
 		}
 	}
-	// The client ends its connections in an orderly way, tens of thousands a second.
+	// The client closes its connections first, tens of thousands per second.
 	script := "echo 1024 65000 > /proc/sys/net/ipv4/ip_local_port_range; echo 1 > /proc/sys/net/ipv4/tcp_tw_reuse"
 	if said, err := output.Of(exec.CommandContext(ctx, "ip", "netns", "exec", name, "sh", "-c", script)); err != nil {
 		return fmt.Errorf("cannot set up namespace %s: %w: %s", name, err, said)
@@ -111,7 +113,7 @@ func upNamespace(ctx context.Context, name string) error {
 	return upLink(ctx, name)
 }
 
-// upLink joins a namespace to another host by a link that carries linkRate.
+// upLink connects a namespace to another host with a link of rate linkRate.
 func upLink(ctx context.Context, name string) error {
 	_ = exec.CommandContext(ctx, "ip", "netns", "del", name+far).Run()
 	for _, args := range []string{
@@ -129,7 +131,7 @@ func upLink(ctx context.Context, name string) error {
 	return nil
 }
 
-// start runs a program in a namespace until the run ends, and waits for its "ready" when it is ourselves.
+// start runs a program in a namespace until the run ends. If it is this program, start waits for its "ready".
 func (r *rig) start(ctx context.Context, namespace, name string, argv ...string) (*exec.Cmd, error) {
 	cmd := exec.CommandContext(ctx, "nsenter", append([]string{"--net=/run/netns/" + namespace, "--"}, argv...)...)
 	log, err := os.Create(filepath.Join(r.dir, namespace+"-"+name+".log"))
@@ -165,7 +167,7 @@ func (r *rig) started(namespace string, cmd *exec.Cmd) {
 	r.inside[namespace] = append(r.inside[namespace], cmd.Process.Pid)
 }
 
-// used is the processor time in seconds of the programs in a namespace so far, those that do nothing among them.
+// used returns the processor time in seconds of all programs in a namespace so far, including idle ones.
 func (r *rig) used(namespace string) (seconds float64) {
 	for _, pid := range r.inside[namespace] {
 		threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/schedstat", pid))
@@ -197,6 +199,11 @@ func (r *rig) close() {
 		_ = exec.Command("ip", "netns", "del", namespace).Run()
 	}
 	_ = os.RemoveAll(r.dir)
+	for _, s := range r.sides {
+		if s.cgroup != "" {
+			_ = os.Remove(s.cgroup)
+		}
+	}
 }
 
 func end(cmd *exec.Cmd) {
@@ -206,31 +213,6 @@ func end(cmd *exec.Cmd) {
 
 func resident(cmd *exec.Cmd) func() (int64, error) {
 	return func() (int64, error) { return RSS(cmd.Process.Pid) }
-}
-
-// RSS is the resident memory of a process in bytes.
-func RSS(pid int) (int64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
-	if err != nil {
-		return 0, err
-	}
-	pages, err := strconv.ParseInt(strings.Fields(string(data))[1], 10, 64)
-	return pages * int64(os.Getpagesize()), err
-}
-
-// idle is the RSS of a process once it has not changed for a second, or after ten: a program that already serves may still return memory that its start used.
-func idle(pid int) (rss int64, err error) {
-	for i, same := 0, 0; i < 100 && same < 10; i, same = i+1, same+1 {
-		time.Sleep(100 * time.Millisecond)
-		now, err := RSS(pid)
-		if err != nil {
-			return 0, err
-		}
-		if now != rss {
-			rss, same = now, 0
-		}
-	}
-	return rss, nil
 }
 
 func (r *rig) naive(ctx context.Context) side {
@@ -244,7 +226,7 @@ func (r *rig) naive(ctx context.Context) side {
 	return s
 }
 
-// haproxy installs HAProxy where it is missing.
+// haproxy installs HAProxy if it is missing.
 func (r *rig) haproxy(ctx context.Context) side {
 	s := side{name: "HAProxy", namespace: plain, addr: haproxyAt}
 	if _, err := exec.LookPath("haproxy"); err != nil {
@@ -266,7 +248,7 @@ func (r *rig) haproxy(ctx context.Context) side {
 	return s
 }
 
-// startHAProxy starts it with the ports of the loads, or with count others.
+// startHAProxy starts HAProxy with the ports of the loads, or with count others.
 func (r *rig) startHAProxy(ctx context.Context, count int) (*exec.Cmd, error) {
 	var config strings.Builder
 	fmt.Fprint(&config, "global\n maxconn 9000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\n")
@@ -288,7 +270,7 @@ func (r *rig) startHAProxy(ctx context.Context, count int) (*exec.Cmd, error) {
 	return r.start(ctx, plain, fmt.Sprint("haproxy-", count), "haproxy", "-db", "-f", path)
 }
 
-// upstream is kube-proxy 1.36.3 in nftables mode, built from its module.
+// upstream returns the side of kube-proxy 1.36.3 in nftables mode, built from its module.
 func (r *rig) upstream(ctx context.Context) side {
 	s := side{name: "nftables", namespace: ruled, addr: serviceIP, udp: true}
 	path := filepath.Join(r.root, "_output/tools/kube-proxy")
@@ -321,15 +303,15 @@ func (r *rig) ours(ctx context.Context) side {
 	return r.relay(ctx, "relay", plain, r.program())
 }
 
-// program is our proxy as built.
+// program returns the path of our built proxy.
 func (r *rig) program() string {
 	return filepath.Join(r.root, "_output/bin/linux", runtime.GOARCH, "proxy")
 }
 
 // relay starts a build of our proxy in a namespace.
-func (r *rig) relay(ctx context.Context, name, namespace, program string) side {
+func (r *rig) relay(ctx context.Context, name, namespace, program string, flags ...string) side {
 	s := side{name: name, namespace: namespace, addr: serviceIP, udp: true}
-	cmd, err := r.startRelay(ctx, namespace, program, 0)
+	cmd, err := r.startRelay(ctx, namespace, program, 0, flags...)
 	if err == nil {
 		err = r.answers(ctx, s)
 	}
@@ -346,17 +328,18 @@ func (r *rig) startOurs(ctx context.Context, count int) (*exec.Cmd, error) {
 	return r.startRelay(ctx, plain, r.program(), count)
 }
 
-func (r *rig) startRelay(ctx context.Context, namespace, program string, count int) (*exec.Cmd, error) {
+func (r *rig) startRelay(ctx context.Context, namespace, program string, count int, flags ...string) (*exec.Cmd, error) {
 	port := strconv.Itoa(6080 + count)
 	config, err := r.serveAPI(ctx, namespace, count, port)
 	if err != nil {
 		return nil, err
 	}
-	return r.start(ctx, namespace, fmt.Sprint("proxy-", count), "env", "INTERFACE_TO_ADD_SERVICE_IP=lo", program, "--kubeconfig="+config, "--hostname-override="+nodeName,
-		"--healthz-bind-address=127.0.0.1:"+strconv.Itoa(7080+count), "--metrics-bind-address=127.0.0.1:"+strconv.Itoa(17080+count), "--network-mode=upstream", "--profiling")
+	argv := append([]string{"env", "INTERFACE_TO_ADD_SERVICE_IP=lo", program, "--kubeconfig=" + config, "--hostname-override=" + nodeName,
+		"--healthz-bind-address=127.0.0.1:" + strconv.Itoa(7080+count), "--metrics-bind-address=127.0.0.1:" + strconv.Itoa(17080+count), "--network-mode=upstream", "--profiling"}, flags...)
+	return r.start(ctx, namespace, fmt.Sprint("proxy-", count), argv...)
 }
 
-// answers waits for a side to serve.
+// answers waits until a side responds.
 func (r *rig) answers(ctx context.Context, s side) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -373,7 +356,8 @@ func (r *rig) answers(ctx context.Context, s side) error {
 	}
 }
 
-// client runs one load through a side. It returns its figures, and the processor time in seconds that all programs used for it.
+// client runs one load through a side. It returns the figures, and the processor time in seconds that all programs
+// used.
 func (r *rig) client(ctx context.Context, s side, l load) (figures []float64, used float64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, 20*perRound)
 	defer cancel()
@@ -385,6 +369,11 @@ func (r *rig) client(ctx context.Context, s side, l load) (figures []float64, us
 	var stderr bytes.Buffer
 	cmd := exec.CommandContext(ctx, "nsenter", argv...)
 	cmd.Stderr = &stderr
+	cgroup, err := s.into(cmd)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer cgroup.Close()
 	before := r.used(s.namespace)
 	out, err := cmd.Output()
 	if err != nil {
@@ -394,12 +383,19 @@ func (r *rig) client(ctx context.Context, s side, l load) (figures []float64, us
 	return figures, used, json.Unmarshal(out, &figures)
 }
 
-// hold opens n connections through a side until the function that it returns is called. A side that cannot open them within a minute fails.
+// hold opens n connections through a side until the returned function is called. It fails if the side cannot open them
+// within a minute.
 func (r *rig) hold(ctx context.Context, s side, n int) (func(), error) {
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	cmd := exec.CommandContext(ctx, "nsenter", "--net=/run/netns/"+s.namespace, "--", r.self, "traffic-client", "hold", s.addr, strconv.Itoa(n))
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
+	cgroup, err := s.into(cmd)
+	if err != nil {
+		cancel()
+		return nil, err
+	}
+	defer cgroup.Close()
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		cancel()
@@ -427,7 +423,7 @@ func (r *rig) hold(ctx context.Context, s side, n int) (func(), error) {
 	}, nil
 }
 
-// fronts measures programs that have many of them beside programs that have none, in KiB for each.
+// fronts compares programs that have many fronts with programs that have none, in KiB per front.
 func (r *rig) fronts(ctx context.Context) ([]float64, error) {
 	out := make([]float64, len(r.sides))
 	for i, s := range r.sides {
@@ -438,7 +434,7 @@ func (r *rig) fronts(ctx context.Context) ([]float64, error) {
 			start, addr = r.startHAProxy, "10.77.1.1"
 		case "relay":
 			start = r.startOurs
-			// The one that was measured until now has the fronts' address, and its memory is that of work done.
+			// The previous instance holds the fronts' address, and its memory includes earlier work.
 			if err := r.endOurs(); err != nil {
 				return nil, err
 			}

@@ -16,12 +16,12 @@ import (
 const (
 	rounds    = 5
 	perRound  = 700 * time.Millisecond
-	loadTime  = perRound + perRound/10 // with the time to warm up
+	loadTime  = perRound + perRound/10 // including the warm-up
 	manyPorts = 1000
-	// heldConns is how many connections are held open: two files each in a program in the middle, of which it has 20,000 here, and of what that gives the
-	// relay lets one client have no more than half.
+	// heldConns is how many connections are held open. Each takes two files in the relay, which may open 20,000 here
+	// and lets one client use at most half of its connections.
 	heldConns = 3500
-	// heldNaive is how many the naive copy can hold: it has two pipes for each besides.
+	// heldNaive is the number for the naive relay, which also needs two pipes per connection.
 	heldNaive = 3000
 )
 
@@ -31,8 +31,9 @@ type side struct {
 	namespace string
 	addr      string // of the front
 	udp       bool
+	cgroup    string                // cgroup of the client; "": this process's own
 	missing   string                // why it is not measured
-	resident  func() (int64, error) // bytes of the program in the middle; nil: there is none
+	resident  func() (int64, error) // resident memory of the program in the middle in bytes; nil: no such program
 }
 
 // load is one kind of traffic and its row of the table.
@@ -44,7 +45,7 @@ type load struct {
 	link       bool // the client is on another host
 	scale      float64
 	target     string
-	figures    []string // of one run, if it is more than one
+	figures    []string // names of the figures, if one run has several
 }
 
 func loads() []load {
@@ -59,9 +60,9 @@ func loads() []load {
 	}
 }
 
-// Run measures and prints. root is the repository's, where the programs of the lab are. It needs root's rights, and changes nothing
-// outside of its network namespaces. modes, if any, are the only loads to measure; others are programs of other builds of our proxy
-// to measure beside.
+// Run measures everything and prints the table. root is the repository's root, which contains the lab's programs. It
+// needs root privileges, and changes nothing outside its network namespaces. modes, if any, are the only loads to
+// measure; others are paths of other builds of our proxy to compare.
 func Run(ctx context.Context, root string, others []string, out io.Writer, modes []string) error {
 	rig, err := newRig(ctx, root, others)
 	if err != nil {
@@ -77,7 +78,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 	t.header()
 	var rate float64
 	wanted := func(mode string) bool { return len(modes) == 0 || slices.Contains(modes, mode) }
-	if wanted("memory") { // first: earlier loads would leave memory that is then reused
+	if wanted("memory") { // first: later it would reuse memory of earlier loads
 		if err := rig.memory(ctx, &t); err != nil {
 			return err
 		}
@@ -93,7 +94,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 		t.row(l.name, l.unit, l.target, medians[0])
 		t.row("  with both processors at work", l.unit, "", medians[1])
 		if l.mode == "requests" {
-			rate = medians[0][len(rig.sides)-1] / 2 // half load is half of our relay's maximum
+			rate = medians[0][len(rig.sides)-1] / 2 // half of our relay's maximum rate
 		}
 	}
 	if rate > 0 && wanted("latency") {
@@ -107,7 +108,7 @@ func Run(ctx context.Context, root string, others []string, out io.Writer, modes
 	return rig.frontMemory(ctx, &t)
 }
 
-// latency measures at rate requests a second, the same for all.
+// latency measures all sides at rate requests per second.
 func (r *rig) latency(ctx context.Context, t *table, rate float64) error {
 	half := load{mode: "latency", args: []string{strconv.Itoa(int(rate))}, scale: 1e6, figures: []string{"p50", "p99"}}
 	medians, err := r.interleaved(ctx, half)
@@ -127,9 +128,9 @@ func (r *rig) latency(ctx context.Context, t *table, rate float64) error {
 	return nil
 }
 
-// interleaved runs one load on all sides in turn, and returns for each of its figures the sides' medians; 0: not measured. Behind them comes what
-// the first figure, a rate, would be if client, server and who is between them had all processors and never waited for one another, by the
-// processor time that they took: other work on the machine changes that little.
+// interleaved runs one load on all sides in turn, and returns the sides' medians for each of its figures; 0: not
+// measured. It appends what the first figure, a rate, would be if client, server and proxy used all processors without
+// waiting. That is computed from their processor time, which other load on the machine hardly affects.
 func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
 	count := max(1, len(l.figures))
 	samples := make([][][]float64, count+1)
@@ -138,7 +139,7 @@ func (r *rig) interleaved(ctx context.Context, l load) ([][]float64, error) {
 	}
 	for round := range rounds {
 		for i := range r.sides {
-			j := (i + round) % len(r.sides) // no side is always first
+			j := (i + round) % len(r.sides) // rotate, so that no side is always first
 			s := r.sides[j]
 			if s.missing != "" || l.udp && !s.udp {
 				continue
@@ -172,7 +173,7 @@ func median(list []float64) float64 {
 	return slices.Sorted(slices.Values(list))[len(list)/2]
 }
 
-// memory measures what an open idle connection costs each proxy.
+// memory measures the memory of an idle open connection in each proxy.
 func (r *rig) memory(ctx context.Context, t *table) error {
 	perConn := make([]float64, len(r.sides))
 	for i, s := range r.sides {
@@ -202,7 +203,7 @@ func (r *rig) memory(ctx context.Context, t *table) error {
 	return nil
 }
 
-// frontMemory measures what a front costs each proxy.
+// frontMemory measures the memory of a front in each proxy.
 func (r *rig) frontMemory(ctx context.Context, t *table) error {
 	perFront, err := r.fronts(ctx)
 	if err != nil {
@@ -212,7 +213,7 @@ func (r *rig) frontMemory(ctx context.Context, t *table) error {
 	return nil
 }
 
-// table prints rows as they come.
+// table prints rows as they are added.
 type table struct {
 	out   io.Writer
 	sides []side
@@ -226,7 +227,7 @@ func (t *table) header() {
 	fmt.Fprintf(t.out, " %10s %10s  %s\n", "to direct", "to HAProxy", "goal")
 }
 
-// row prints the sides' figures and the ratios of the last one, which is ours, to the first, direct, and the second, HAProxy.
+// row prints the sides' figures and the ratios of the last one (ours) to the first (direct) and the second (HAProxy).
 func (t *table) row(name, unit, goal string, figures []float64) {
 	fmt.Fprintf(t.out, "%-36s", name)
 	for _, v := range figures {
