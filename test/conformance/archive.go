@@ -15,12 +15,12 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// entry is one thing in a layer. Directories above it come from the layers below, or from entries before it.
+// entry is a file, directory or link in a layer. Its parent directories come from lower layers or from earlier entries.
 type entry struct {
-	name string // without a leading slash; a directory's ends with one
+	name string // without a leading slash; a directory's name ends with one
 	mode int64
 	data []byte
-	link string // of a symbolic link: where it leads
+	link string // target of a symbolic link
 }
 
 // layer is one file system layer: a tar file and its digest.
@@ -30,7 +30,7 @@ type layer struct {
 	size   int64
 }
 
-// writeLayer makes a layer of entries, the same bytes for the same entries.
+// writeLayer writes a layer with entries, with equal bytes for equal entries.
 func writeLayer(file string, entries []entry) (layer, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
@@ -58,7 +58,7 @@ func writeLayer(file string, entries []entry) (layer, error) {
 	return layerOf(file)
 }
 
-// layerOf reads the digest of a tar file.
+// layerOf returns the layer of a tar file, with its digest.
 func layerOf(file string) (layer, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -70,20 +70,22 @@ func layerOf(file string) (layer, error) {
 	return layer{path: file, digest: hex.EncodeToString(hash.Sum(nil)), size: size}, err
 }
 
-// built is an image that stands in an archive.
+// built is an image in an archive.
 type built struct {
 	Name string
-	ID   string // the engine's, with its algorithm
+	ID   string // digest of its configuration, with algorithm
+
+	content string // see lab.ContentLabel
 }
 
-// config is the image's configuration; its digest is the image's id. The name is part of it, since an engine that knows two names for
-// one image may report either.
+// config returns the image's configuration; its digest is the image ID. It includes the name, because an engine that
+// has two names for an image may report either.
 func (img image) config() ([]byte, error) {
 	digests := []string{}
 	for _, l := range img.layers {
 		digests = append(digests, "sha256:"+l.digest)
 	}
-	return json.Marshal(map[string]any{
+	return lab.Seal(map[string]any{
 		"architecture": lab.EnginePlatform(),
 		"os":           "linux",
 		"created":      "1970-01-01T00:00:00Z",
@@ -99,7 +101,7 @@ func (img image) config() ([]byte, error) {
 	})
 }
 
-// writeArchive makes a file in the form of `docker save` with all the images, each layer once.
+// writeArchive writes a file in the format of `docker save` with all images, each layer once.
 func writeArchive(file string, images []image) ([]built, error) {
 	partial, err := os.Create(file + ".partial")
 	if err != nil {

@@ -12,12 +12,14 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/winkube/winkube/test/lab"
 )
 
 func TestParse(t *testing.T) {
 	for _, test := range []struct {
 		env  map[string]string
-		want string // of describe, or the error
+		want string // result of describe, or the error
 	}{
 		{nil, "conformance tests of sig-node, sig-storage, sig-network, sig-apps, sig-cli, sig-auth, sig-scheduling, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-node", "SERIAL": "1", "PROCS": "3", "NODES": "1"}, "conformance tests of sig-node, Serial; 3 processes, 1 nodes"},
@@ -25,12 +27,22 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SIGS": "sig-node", "SUBSET": "1"}, "conformance tests of sig-node, the subset for everyday, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-node", "ENGINE_API": "1.24"}, "conformance tests of sig-node, not Serial, ENGINE_API=1.24; 8 processes, 2 nodes"},
 		{map[string]string{"ENGINE_API": "1.23"}, `ENGINE_API: got "1.23", want one of 1.24, 1.41, min1.44, or nothing`},
+		{map[string]string{"SIGS": "sig-node", "ENGINE": "29"}, "conformance tests of sig-node, not Serial, ENGINE=29; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-node", "RUNTIME": "crun"}, "conformance tests of sig-node, not Serial, RUNTIME=crun; 8 processes, 2 nodes"},
+		{map[string]string{"RUNTIME": "runsc"}, `RUNTIME: got "runsc", want crun, or nothing for runc`},
+		{map[string]string{"RUNTIME": "crun", "ENGINE_API": "1.41"}, "RUNTIME cannot be combined with ENGINE_API, whose results are recorded for runc: leave one out"},
+		{map[string]string{"ENGINE": "30"}, `ENGINE: got "30", want one of 25, 28, 29, 29-overlay2, or nothing for Debian's engine`},
+		{map[string]string{"ENGINE": "29", "ENGINE_API": "1.41"}, "ENGINE cannot be combined with ENGINE_API, which imitates versions on Debian's engine: leave one out"},
 		{map[string]string{"PROCS": "many"}, `PROCS: got "many", want a number from 1 to 64`},
-		{map[string]string{"NODES": "3"}, `NODES: got "3", want a number from 1 to 2`},
+		{map[string]string{"NODES": "4"}, `NODES: got "4", want a number from 1 to 3`},
 		{map[string]string{"SERIAL": "yes"}, `SERIAL: got "yes", want 1 or nothing`},
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "cni"}, "conformance tests of sig-network, not Serial, NETWORK_MODE=cni; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-network", "NETWORK_MODE": "host-gateway"}, "conformance tests of sig-network, not Serial; 8 processes, 2 nodes"},
+		{map[string]string{"STORAGE": "csi", "SERIAL": "1"}, "tests of provisioned volumes of sig-storage, sig-apps, Serial, STORAGE=csi; 8 processes, 2 nodes"},
+		{map[string]string{"STORAGE": "nfs"}, `STORAGE: got "nfs", want csi, or nothing for a cluster without provisioned volumes`},
+		{map[string]string{"STORAGE": "csi", "WIDE": "1"}, "STORAGE cannot be combined with ALL, WIDE or SUBSET, because it selects its own tests: leave them out"},
 		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is not a regular expression: error parsing regexp: missing closing ): `(`"},
+		{map[string]string{"WIDE": "1", "NODES": "3", "PROXY_MODE": "connect"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial, PROXY_MODE=connect; 8 processes, 3 nodes"},
 		{map[string]string{"WIDE": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
 		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
@@ -83,9 +95,11 @@ func TestPick(t *testing.T) {
     k8s.io/kubernetes@v1.36.3/test/e2e/node/a.go:3: [sig-node] B should work alone [Serial] [Conformance]
     k8s.io/kubernetes@v1.36.3/test/e2e/node/a.go:4: [sig-node] C: [sig-x] wants what is not here [Conformance]
     k8s.io/kubernetes@v1.36.3/test/e2e/apps/b.go:5: [sig-apps] D should work [Conformance]
+    k8s.io/kubernetes@v1.36.3/test/e2e/storage/testsuites/c.go:6: External Storage [Driver: x] [Testpattern: Dynamic PV (default fs)] E should work
+    k8s.io/kubernetes@v1.36.3/test/e2e/storage/d.go:7: [sig-storage] PVC Protection Verify that it works
 
 `)
-	if len(names) != 5 {
+	if len(names) != 7 {
 		t.Fatalf("read %q", names)
 	}
 	limits := []limit{{name: regexp.MustCompile("what is not here"), reason: "it is not here", proof: "look"}}
@@ -97,6 +111,8 @@ func TestPick(t *testing.T) {
 		{options{sigs: []string{"sig-node"}, serial: true}, "[sig-node] B should work alone [Serial] [Conformance]", ""},
 		{options{sigs: []string{"sig-node"}, all: true, focus: regexp.MustCompile("also")}, "[sig-node] A should also work [NodeConformance]", ""},
 		{options{sigs: []string{"sig-apps", "sig-node"}, skip: regexp.MustCompile(" [AC]")}, "[sig-apps] D should work [Conformance]", ""},
+		{options{sigs: []string{"sig-storage"}, storage: "csi"}, "External Storage [Driver: x] [Testpattern: Dynamic PV (default fs)] E should work\n" +
+			"[sig-storage] PVC Protection Verify that it works", ""},
 	} {
 		p := pick(names, test.o, limits)
 		cannot := ""
@@ -105,6 +121,38 @@ func TestPick(t *testing.T) {
 		}
 		if got := strings.Join(p.Tests, "\n"); got != test.want || cannot != test.cannot {
 			t.Errorf("%s:\ngot  %s\nnot  %s\nwant %s\nnot  %s", test.o.describe(), got, cannot, test.want, test.cannot)
+		}
+	}
+}
+
+// TestRelayed: the one test that a relay cannot pass is left out with the default proxy mode, with a reason, and only there.
+func TestRelayed(t *testing.T) {
+	const name = "[sig-network] Services should preserve source pod IP for traffic thru service cluster IP [LinuxOnly]"
+	for mode, out := range map[string]bool{"": true, "connect": false, "auto": false} {
+		limits, err := limitsHere(mode)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := pick([]string{name}, options{wide: true, sigs: []string{"sig-network"}, proxy: mode}, limits)
+		if len(p.Cannot) == 1 != out || len(p.Tests) == 1 == out {
+			t.Errorf("PROXY_MODE=%s: runs %q, leaves out %q", mode, p.Tests, p.Cannot)
+		}
+	}
+}
+
+func TestEngineTitle(t *testing.T) {
+	for name, want := range map[string]string{
+		"":                                     "The engine as it is",
+		"1.24":                                 "An engine that speaks API 1.24 at most",
+		"NETWORK_MODE=cni":                     "The engine as it is, --network-mode=cni",
+		"PROXY_MODE=connect":                   "The engine as it is, --proxy-mode=connect",
+		"RUNTIME=crun":                         "The engine as it is, runtime crun",
+		"NETWORK_MODE=overlay PROXY_MODE=auto": "The engine as it is, --network-mode=overlay, --proxy-mode=auto",
+		"STORAGE=csi":                          "The engine as it is, volumes provisioned by a CSI driver",
+		"ENGINE=29 NETWORK_MODE=overlay":       lab.DescribeRelease("29") + ", --network-mode=overlay",
+	} {
+		if got := engineTitle(name); got != want {
+			t.Errorf("%q: got %q, want %q", name, got, want)
 		}
 	}
 }
@@ -126,7 +174,7 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
-// TestAgnhost: its shell and wget are busybox's, and nothing of it hides the root's /bin, a link in Debian.
+// TestAgnhost: shell and wget are busybox's, and no entry replaces the root's /bin, which is a link in Debian.
 func TestAgnhost(t *testing.T) {
 	links := map[string]string{}
 	for _, e := range agnhostEntries([]byte("program")) {
@@ -143,7 +191,7 @@ func TestAgnhost(t *testing.T) {
 	}
 }
 
-// TestSuits asks a busybox that has no $RANDOM, played by a script.
+// TestSuits checks a busybox without $RANDOM, simulated by a script.
 func TestSuits(t *testing.T) {
 	for script, want := range map[string]string{
 		"echo 4711": "",
@@ -166,7 +214,8 @@ func TestSuits(t *testing.T) {
 	}
 }
 
-// ginkgoOutput is what ginkgo prints of tests side by side: two that passed, one that failed, one that skipped itself, and what is no test.
+// ginkgoOutput is ginkgo's output of parallel tests: two passed, two failed, one skipped itself; and an entry that is
+// not a test.
 const ginkgoOutput = `Running Suite: Kubernetes e2e suite
 SSSS
 ------------------------------
@@ -187,6 +236,10 @@ S
 [sig-node] C [It] should work [Conformance] [sig-node, Conformance]
   [FAILED] it did not
 ------------------------------
+• [FAILED] [7.000 seconds]
+External Storage [Driver: x] E [It] should work
+  [FAILED] it did not
+------------------------------
 • [6.000 seconds]
 [sig-node] D should work [Conformance] [sig-node, Conformance]
 Ran 3 of 7581 Specs
@@ -197,7 +250,7 @@ func TestProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := newProgress(file, 4)
+	p := newProgress(file, 5)
 	for piece := range slices.Chunk([]byte(ginkgoOutput), 7) {
 		if _, err := p.Write(piece); err != nil {
 			t.Fatal(err)
@@ -208,7 +261,7 @@ func TestProgress(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if want := "[0s] failed [sig-node] C should work [Conformance]\n4/4, 1 failed, 0s\n"; string(got) != want {
+	if want := "[0s] failed [sig-node] C should work [Conformance]\n[0s] failed External Storage [Driver: x] E should work\n5/5, 2 failed, 0s\n"; string(got) != want {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	if p.last != "[sig-node] D should work [Conformance]" {
@@ -224,7 +277,7 @@ const reportJSON = `[{"StartTime": "2026-01-02T03:04:05Z", "RunTime": 6000000000
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] A"], "LeafNodeText": "works", "State": "passed", "RunTime": 2000000000},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-node] B"], "LeafNodeText": "works", "State": "timedout", "RunTime": 3000000000,
  "CapturedGinkgoWriterOutput": "all that it said", "Failure": {"Message": "it did: {\n  \"kind\": \"Pod\"\n}\n\nnot work", "Location": {"FileName": "b.go", "LineNumber": 7}}},
-{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] C"], "LeafNodeText": "works", "State": "skipped", "Failure": {"Message": "wants three nodes"}},
+{"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] C", ""], "LeafNodeText": "works", "State": "skipped", "Failure": {"Message": "wants three nodes"}},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] D"], "LeafNodeText": "works", "State": "skipped", "Failure": {}},
 {"LeafNodeType": "It", "ContainerHierarchyTexts": ["[sig-apps] F"], "LeafNodeText": "was not planned", "State": "skipped"}
 ]}]`
@@ -279,7 +332,7 @@ took 1m0s
 	}
 }
 
-// What a run did not reach keeps its former verdict; the page tells from which runs it is.
+// Tests that a run did not reach keep their previous verdict; the page names the runs that its results come from.
 func TestRecord(t *testing.T) {
 	dir := t.TempDir()
 	day := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
@@ -290,7 +343,7 @@ func TestRecord(t *testing.T) {
 		}
 		r := &report{plan: plan{Selection: selection, Engine: engine, Commit: "abc"}, when: day.Add(time.Duration(hour) * time.Hour), took: time.Minute, outcomes: outcomes}
 		rec.add(r)
-		rec.add(r) // the same run once more changes nothing
+		rec.add(r) // recording the same run again changes nothing
 		if err := rec.save(dir); err != nil {
 			t.Fatal(err)
 		}
@@ -360,7 +413,7 @@ From these runs; the last one that ran a test counts:
 		t.Errorf("the page lacks the tests that cannot run:\n%s", end)
 	}
 
-	// Another checkout has one run with the engine as it is, and one with an engine that the page does not know.
+	// Another checkout has one run with the unmodified engine, and one with an engine that the page does not list.
 	other, said := record{}, &strings.Builder{}
 	other.add(&report{plan: plan{Selection: "few"}, when: day, outcomes: []outcome{{Name: a, State: passed}, {Name: b, State: passed}}})
 	other.add(&report{plan: plan{Selection: "new", Engine: "1.41"}, when: day, outcomes: []outcome{{Name: a, State: passed}}})
@@ -379,7 +432,7 @@ From these runs; the last one that ran a test counts:
 	}
 }
 
-// TestArchive holds two images that share a layer to the form of docker save: each layer once, ids that are digests.
+// TestArchive checks two images that share a layer for the format of docker save: each layer once, digests as IDs.
 func TestArchive(t *testing.T) {
 	dir := t.TempDir()
 	base, err := writeLayer(filepath.Join(dir, "base.tar"), []entry{{name: "bin/", mode: 0o755}, {name: "bin/sh", mode: 0o755, data: []byte("x")}, {name: "bin/ash", link: "sh"}})

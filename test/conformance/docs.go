@@ -28,10 +28,12 @@ a real control plane, and two nodes with a Docker engine each.
     make conformance FOCUS='Probing container'        only tests whose name matches; SKIP= leaves out tests that match
     make conformance SERIAL=1                         the Serial tests
     make conformance SUBSET=1                         a few tests of each subject, in minutes
-    make conformance PROCS=4 NODES=1                  number of parallel tests (8), of schedulable nodes (2)
+    make conformance PROCS=4 NODES=1                  number of parallel tests (8), of schedulable nodes (2); three are in three zones
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
     make conformance WIDE=1                           the tests beyond Conformance that this cluster can run
     make conformance NETWORK_MODE=overlay             another mode of the pod network; also cni
+    make conformance STORAGE=csi                      the tests of provisioned volumes, on a cluster with a CSI driver
+    make conformance ENGINE=29                        Docker 29 with containerd's image store; also 29-overlay2, 28 and 25
     make conformance ENGINE_API=1.24                  an engine that speaks API 1.24 at most; also 1.41 (at most) and min1.44 (at least)
 
 The suite, ginkgo and the programs in the images are built from the module k8s.io/kubernetes (hack/tools/kubernetes). The images are
@@ -44,6 +46,14 @@ built here too, in _output/images, and need no registry:
 Each host has its own host name, the name of its Node. A run leaves these files in _output/conformance: the suite's report (report.json,
 junit.xml), all output (output.log) and a log per failure (failures/). ` + "`go run ./test/conformance -report`" + ` prints the report of the
 last run again.
+
+ENGINE selects an engine that is built from its module (hack/tools/dockerd-*), with containerd 2 and runc 1.5. [Engines](engines.md) has what was
+run on which.
+
+STORAGE=csi runs the CSI driver of test/csidriver with upstream's provisioner, attacher, resizer and snapshotter (hack/tools/csi-sidecars).
+Its tests are upstream's External Storage for what test/conformance/storage-driver.yaml says of the driver, and those that need a default
+StorageClass. The driver has no block volumes, limits of volumes, capacity, groups of snapshots or VolumeAttributesClasses; the suite
+skips their tests.
 
 test/engineproxy simulates engines of other versions. It runs between kubelet and engine and refuses the API versions that such an engine
 refuses. From requests it removes the fields that an older engine ignores. From answers it removes the fields that an older engine lacks,
@@ -63,18 +73,18 @@ These features cannot be tested here, in addition to the tests above. Only unit 
 | AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker/convert |
 | SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker/convert |
 | cgroup version 2 | its hierarchy has no controller for CPU, memory or processes: version 1 holds them | cgroup.controllers of a mounted cgroup2: hugetlb | pkg/cgroup with a fake of the kernel's files |
-| cgroups by systemd | systemd does not run and cannot run: it is not process 1 | /proc/1/comm | pkg/cgroup with a fake of busctl |
+| cgroups by systemd | systemd does not run and cannot run: it is not process 1 | /proc/1/comm | pkg/cgroup over a real message bus |
 
-Recursively read-only mounts need Docker Engine 25 or later, which is newer than Debian's. ` + "`" + `PATH=DIRECTORY:$PATH make up` + "`" + ` uses the dockerd and docker-proxy in
-DIRECTORY. This was last done on 2026-11-22 with Docker 28.5.2, built from its sources, API 1.51:
+Recursively read-only mounts need Docker Engine 25 or later, which is newer than Debian's: ` + "`" + `make up ENGINE=28` + "`" + `. This was last done on 2026-11-22 with
+Docker 28.5.2, built from its sources, API 1.51, and Debian's containerd and runc:
 
 - ` + "`" + `make up` + "`" + `: all 32 checks passed.
 - ` + "`" + `make conformance SUBSET=1` + "`" + `: 120 passed, 0 failed, in 4m55s.
 - e2e TestRecursiveReadOnly, TestFields, TestBadPods, TestHostPortsWithoutEngine and TestEngineRestartLive passed.
 `
 
-// writeDocs writes the page from all runs on record here. A section of the page that has more tests than this record comes from another checkout's
-// runs: it stays, and said gets a line about it.
+// writeDocs writes the page from all recorded runs. It keeps a section of the page that lists more tests than this
+// record, because it comes from another checkout's runs, and writes a line about that to said.
 func writeDocs(path string, rec record, said io.Writer) error {
 	page, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +110,7 @@ func writeDocs(path string, rec record, said io.Writer) error {
 	for _, c := range classes {
 		fmt.Fprintf(&out, "| `%s` | %s |\n", cell(c.name.String()), cell(c.reason))
 	}
-	out.WriteString("\n## What some machines cannot run\n\nTests are left out on machines where the reason applies. They are never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
+	out.WriteString("\n## What some machines cannot run\n\nTests are left out where the reason applies, on this machine or in this mode. They are never counted as passed.\n\n| Tests | Reason | Proof |\n|---|---|---|\n")
 	for _, l := range limits {
 		fmt.Fprintf(&out, "| `%s` | %s | %s |\n", cell(l.name.String()), cell(l.reason), cell(l.proof))
 	}
@@ -108,7 +118,7 @@ func writeDocs(path string, rec record, said io.Writer) error {
 	return os.WriteFile(path, []byte(out.String()), 0o644)
 }
 
-// pageSections are the results of a page by their titles, each with the empty line before it.
+// pageSections returns the result sections of a page by title, each with the empty line before it.
 func pageSections(page string) map[string]string {
 	sections := map[string]string{}
 	_, results, _ := strings.Cut(page, "\n## Results\n")
@@ -121,7 +131,7 @@ func pageSections(page string) map[string]string {
 	return sections
 }
 
-// testsTold is how many tests the tables of a section list.
+// testsTold returns how many tests the tables of a section list.
 func testsTold(section string) (sum int) {
 	for line := range strings.Lines(section) {
 		cells, ok := strings.CutPrefix(line, "| all |")
@@ -129,7 +139,7 @@ func testsTold(section string) (sum int) {
 			continue
 		}
 		counts := strings.Split(cells, "|")
-		for _, count := range counts[:max(0, len(counts)-2)] { // the last but one is their time
+		for _, count := range counts[:max(0, len(counts)-2)] { // the last but one is their duration
 			n, _ := strconv.Atoi(strings.TrimSpace(count))
 			sum += n
 		}
@@ -137,7 +147,7 @@ func testsTold(section string) (sum int) {
 	return sum
 }
 
-// plainFirst orders titles: the engine as it is, then the others.
+// plainFirst orders titles: the unmodified engine first, then the others.
 func plainFirst(a, b string) int {
 	rank := func(title string) int {
 		if strings.HasPrefix(title, engineTitle("")) {
@@ -148,7 +158,7 @@ func plainFirst(a, b string) int {
 	return cmp.Or(rank(a)-rank(b), strings.Compare(a, b))
 }
 
-// writeEngine writes the results with one engine.
+// writeEngine writes the results for one engine.
 func writeEngine(out io.Writer, name string, results *results) {
 	fmt.Fprintf(out, "\n### %s\n", engineTitle(name))
 	var conformance, others []outcome
@@ -196,7 +206,7 @@ func writeEngine(out io.Writer, name string, results *results) {
 	}
 }
 
-// byMessage is a line for each outcome, and one for all those that share a message where they are many.
+// byMessage returns one line per outcome, or one line for several outcomes that share a message.
 func byMessage(list []outcome) []string {
 	const many = 5
 	message := func(o outcome) string { return cell(strings.TrimSpace(firstLines(o.Message, 1))) }
@@ -215,7 +225,7 @@ func byMessage(list []outcome) []string {
 	return lines
 }
 
-// engineTitle names the engine that the kubelet saw.
+// engineTitle returns the title for the engine that the kubelet saw.
 func engineTitle(name string) string {
 	switch name {
 	case "":
@@ -223,11 +233,26 @@ func engineTitle(name string) string {
 	case "min1.44":
 		return "An engine that speaks API 1.44 to 1.52"
 	}
-	if mode, ok := strings.CutPrefix(name, networkMark); ok {
-		return "The engine as it is, --network-mode=" + mode
+	if !strings.Contains(name, "=") {
+		return "An engine that speaks API " + name + " at most"
 	}
-	return "An engine that speaks API " + name + " at most"
+	title, modes := engineTitle(""), ""
+	for word := range strings.FieldsSeq(name) {
+		switch mark, value, _ := strings.Cut(word, "="); mark + "=" {
+		case releaseMark:
+			title = lab.DescribeRelease(value)
+		case runtimeMark:
+			modes += ", runtime " + value
+		case networkMark:
+			modes += ", --network-mode=" + value
+		case storageMark:
+			modes += ", volumes provisioned by a CSI driver"
+		case proxyMark:
+			modes += ", --proxy-mode=" + value
+		}
+	}
+	return title + modes
 }
 
-// cell makes text safe inside a table.
+// cell escapes text for a table.
 func cell(text string) string { return strings.ReplaceAll(text, "|", `\|`) }

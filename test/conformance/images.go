@@ -25,15 +25,15 @@ type image struct {
 	user       string
 }
 
-// maker makes the suite's images in dir (_output/images) and keeps them there.
+// maker builds the suite's images in dir (_output/images) and keeps them there.
 type maker struct {
 	cluster  *lab.Cluster
 	dir      string
 	upstream string            // the directory of upstream's module
-	tags     map[string]string // of upstream's images by name without registry: agnhost:2.63.0 -> 127.0.0.1:5999/e2e-test-images/agnhost:2.63.0
+	tags     map[string]string // upstream's images by name without registry: agnhost:2.63.0 -> 127.0.0.1:5999/e2e-test-images/agnhost:2.63.0
 }
 
-// upImages builds the missing images and loads them into every engine that lacks them.
+// upImages builds missing images and loads them into every engine that lacks them.
 func upImages(ctx context.Context, cluster *lab.Cluster) error {
 	m := &maker{cluster: cluster, dir: imagesDir(cluster)}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
@@ -66,7 +66,7 @@ func upImages(ctx context.Context, cluster *lab.Cluster) error {
 	return writeIndex(cluster, all)
 }
 
-// listImages asks the suite which images it uses.
+// listImages lists the images that the suite uses.
 func listImages(ctx context.Context, cluster *lab.Cluster) (map[string]string, error) {
 	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-images")
 	cmd.Env = suiteEnv(cluster)
@@ -81,11 +81,11 @@ func listImages(ctx context.Context, cluster *lab.Cluster) (map[string]string, e
 	return tags, nil
 }
 
-// named returns upstream's images of that short name, in every version that the suite wants.
+// named returns upstream's images with that short name, in every version that the suite uses.
 func (m *maker) named(short string) ([]string, error) {
 	var names []string
 	for base, name := range m.tags {
-		// The private one is there for pulls that need a secret: it must be missing.
+		// The private image, which tests pull with a secret, must be missing.
 		if before, _, _ := strings.Cut(base, ":"); before == short && strings.HasPrefix(name, registryAddress+"/") {
 			names = append(names, name)
 		}
@@ -110,18 +110,18 @@ func (m *maker) family(images []image, short string, img image) ([]image, error)
 	return images, nil
 }
 
-// layer makes a layer of entries under a name.
+// layer writes a layer with entries under a name.
 func (m *maker) layer(name string, entries []entry) (layer, error) {
 	return writeLayer(filepath.Join(m.dir, "layer-"+name+".tar"), entries)
 }
 
-// read makes an entry of a file.
+// read returns an entry with a file's content.
 func read(name string, mode int64, file string) (entry, error) {
 	data, err := os.ReadFile(file)
 	return entry{name: name, mode: mode, data: data}, err
 }
 
-// debianImages are agnhost and all that is agnhost or its file system with something beside it.
+// debianImages returns agnhost and all images that equal it or add files to its file system.
 func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 	root, err := m.debianRoot(ctx)
 	if err != nil {
@@ -157,7 +157,7 @@ func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Tests use only its web server on port 80.
+	// Tests only use its web server on port 80.
 	web := agnhost
 	web.entrypoint, web.cmd = nil, []string{"/agnhost", "netexec", "--http-port=80"}
 	if images, err = m.family(images, "nginx", web); err != nil {
@@ -180,8 +180,9 @@ func (m *maker) debianImages(ctx context.Context) ([]image, error) {
 	return images, nil
 }
 
-// agnhostEntries are what agnhost's image has beside Debian and the programs. Upstream's stands on Alpine, whose shell and wget are busybox's: tests
-// want $RANDOM of the shell, and a wget that tries once. In Debian /bin is a link, which an entry below it would replace.
+// agnhostEntries returns the files of agnhost's image besides Debian and the programs. Upstream's image is based on
+// Alpine, where busybox provides shell and wget. Tests need $RANDOM in the shell, and a wget that does not retry. In
+// Debian /bin is a link, which an entry below it would replace.
 func agnhostEntries(busybox []byte) []entry {
 	return []entry{
 		{name: "uploads/", mode: 0o777}, {name: "agnhost-2", link: "agnhost"},
@@ -189,7 +190,8 @@ func agnhostEntries(busybox []byte) []entry {
 	}
 }
 
-// pages are the files that kitten and nautilus serve. The test of image volumes wants to read on which system upstream's are built.
+// pages returns the files that kitten and nautilus serve. The test of image volumes reads the OS that upstream's images
+// are built on.
 func (m *maker) pages(name string) (layer, error) {
 	entries := []entry{{name: "etc/os-release", mode: 0o644, data: []byte("NAME=\"Alpine Linux\"\nID=alpine\n")}}
 	for _, file := range []string{name + ".jpg", "data.json"} {
@@ -234,7 +236,7 @@ func (m *maker) busyboxImages(ctx context.Context) ([]image, error) {
 	return m.family(images, "nonroot", img)
 }
 
-// staticImages hold one program each.
+// staticImages returns the images with one static program each.
 func (m *maker) staticImages(context.Context) ([]image, error) {
 	var images []image
 	for _, one := range []struct {
@@ -269,7 +271,7 @@ func (m *maker) staticImages(context.Context) ([]image, error) {
 	return images, nil
 }
 
-// load loads a set of images into each engine that lacks one of them, from an archive that is written when it is not there.
+// load loads images into each engine that lacks one of them. It writes the archive first if it does not exist.
 func (m *maker) load(ctx context.Context, name string, images []image) error {
 	var list []built
 	for _, img := range images {
@@ -277,7 +279,7 @@ func (m *maker) load(ctx context.Context, name string, images []image) error {
 		if err != nil {
 			return err
 		}
-		list = append(list, built{Name: img.name, ID: "sha256:" + sum(config)})
+		list = append(list, built{Name: img.name, ID: "sha256:" + sum(config), content: lab.Content(config)})
 	}
 	text, err := json.Marshal(list)
 	if err != nil {
@@ -288,7 +290,7 @@ func (m *maker) load(ctx context.Context, name string, images []image) error {
 	for _, node := range m.cluster.Nodes {
 		engine, missing := node.Engine(), ""
 		for _, img := range list {
-			if missing == "" && !engine.HasImage(ctx, img.Name, img.ID) {
+			if missing == "" && !engine.HasImage(ctx, img.Name, img.content) {
 				missing = img.Name
 			}
 		}

@@ -8,20 +8,22 @@ import (
 	"strings"
 )
 
-// limit is a reason why tests cannot run on some machines.
+// limit is a reason why some machines cannot run certain tests.
 type limit struct {
 	name   *regexp.Regexp
 	reason string
-	proof  string // how to check the reason, the same on every machine
+	proof  string // how to verify the reason; the same on every machine
 	holds  func(machine) bool
 }
 
-// machine is what limits depend on.
+// machine holds the properties that limits depend on, of the machine and of the run.
 type machine struct {
 	sysResource bool // CAP_SYS_RESOURCE is available
+	relayed     bool // the proxy connects to endpoints, so they see its address; see PROXY_MODE
 }
 
-// limits is the one table of tests that do not run, each with its reason. A test that fails because of our fault does not belong here.
+// limits lists all tests that are not run, each with its reason. Tests that fail because of our bugs do not belong
+// here.
 var limits = []limit{
 	{
 		name: regexp.MustCompile(`\[sig-apps\] Job should allow to use (the pod failure policy on exit code to fail the job early|` +
@@ -46,11 +48,25 @@ var limits = []limit{
 		holds:  func(m machine) bool { return !m.sysResource },
 	},
 	{
-		name:   regexp.MustCompile(`\[sig-storage\] In-tree Volumes .*\] subPath `),
+		name:   regexp.MustCompile(`(\[sig-storage\] In-tree Volumes|External Storage) .*\] subPath `),
 		reason: "the containers of its pods are privileged, and this machine cannot grant CAP_SYS_RESOURCE",
 		proof: "test/e2e/storage/testsuites/subpath.go of the suite: SubpathTestPod(..., admissionapi.LevelPrivileged); the pods' state " +
 			"ContainerCannotRun: unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0",
 		holds: func(m machine) bool { return !m.sysResource },
+	},
+	{
+		name: regexp.MustCompile(`External Storage .*(volumes should store data|provisioning should provision storage with (snapshot|pvc) data source|` +
+			`should provision correct filesystem size when restoring|concurrently access the volume and (its clone|restored snapshot)|volumeMode should not mount / map unused volumes)`),
+		reason: "a privileged pod writes the data or looks at the host's directories, and this machine cannot grant CAP_SYS_RESOURCE",
+		proof: "InjectContent of test/e2e/framework/volume/fixtures.go and test/e2e/storage/utils/host_exec.go of the suite; the pods' Event: " +
+			"unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0. TestProvisioning restores a snapshot",
+		holds: func(m machine) bool { return !m.sysResource },
+	},
+	{
+		name:   regexp.MustCompile(`External Storage .*provisioning should provision storage with any volume data source`),
+		reason: "the image of a volume populator must come from a registry",
+		proof:  "test/e2e/storage/testsuites/provisioning.go of the suite: hello-populator-deploy.yaml; its pod waits with ImagePullBackOff",
+		holds:  func(machine) bool { return true },
 	},
 	{
 		name: regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)|` +
@@ -61,10 +77,16 @@ var limits = []limit{
 		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",
 		holds:  func(m machine) bool { return !m.sysResource },
 	},
+	{
+		name:   regexp.MustCompile(`\[sig-network\] Services should preserve source pod IP for traffic thru service cluster IP`),
+		reason: "the default proxy mode, userspace, connects to endpoints itself, so they see the node's address; PROXY_MODE=connect runs the test",
+		proof:  "make conformance WIDE=1 SIGS=sig-network FOCUS='preserve source pod IP' PROXY_MODE=connect passes; docs/figures/service-proxy.md",
+		holds:  func(m machine) bool { return m.relayed },
+	},
 }
 
-// limitsHere are the limits that hold on this machine.
-func limitsHere() ([]limit, error) {
+// limitsHere returns the limits that apply to this machine with a proxy mode; "": the default.
+func limitsHere(proxyMode string) ([]limit, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return nil, err
@@ -74,7 +96,7 @@ func limitsHere() ([]limit, error) {
 		return nil, err
 	}
 	const capSysResource = 24
-	m := machine{sysResource: bounding>>capSysResource&1 == 1}
+	m := machine{sysResource: bounding>>capSysResource&1 == 1, relayed: proxyMode != "connect" && proxyMode != "auto"}
 	var here []limit
 	for _, l := range limits {
 		if l.holds(m) {
@@ -84,7 +106,7 @@ func limitsHere() ([]limit, error) {
 	return here, nil
 }
 
-// boundingSet reads the capabilities that a process and its children can have at most.
+// boundingSet returns the capability bounding set in /proc/PID/status.
 func boundingSet(status string) (uint64, error) {
 	for line := range strings.Lines(status) {
 		if value, ok := strings.CutPrefix(line, "CapBnd:"); ok {

@@ -2,7 +2,7 @@
 //
 //	lab cluster, suite, images (built here) -> selection of tests -> ginkgo -> report -> table, logs, docs/figures/conformance.md
 //
-// What to run comes from the environment, see usage. The exit code is 1 when a test failed.
+// The environment selects the tests, see usage. The exit code is 1 if a test failed.
 package main
 
 import (
@@ -30,13 +30,17 @@ From the environment:
   FOCUS       regular expression that a test's name must match
   SKIP        regular expression that a test's name must not match
   PROCS       tests that run in parallel, 1 to 64 (8)
-  NODES       number of schedulable nodes, 1 or 2 (2)
+  NODES       number of schedulable nodes, 1 to 3 (2); three are in three zones
   SERIAL      1: only the Serial tests, one after another
   ALL         1: also tests that are not [Conformance]; needs a FOCUS
   WIDE        1: tests beyond [Conformance] of ` + wideSIGs + `
               that need no cloud, feature gate, driver or privileged pod
   SUBSET      1: a selection that takes a few minutes
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
+  PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
+  ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2; default: Debian's
+  RUNTIME     default runtime of the engines: crun; default: runc
+  STORAGE     csi: the tests of provisioned volumes, on a cluster with a CSI driver and upstream's sidecars
   ENGINE_API  API that the engine speaks: 1.24 or 1.41 at most, min1.44 at least; default: the engine's own
 `
 
@@ -45,7 +49,7 @@ const defaultSIGs = "sig-node,sig-storage,sig-network,sig-apps,sig-cli,sig-auth,
 // options say what to run.
 type options struct {
 	sigs        []string
-	focus, skip *regexp.Regexp // nil: no such limit
+	focus, skip *regexp.Regexp // nil: no restriction
 	procs       int
 	nodes       int
 	serial      bool
@@ -53,15 +57,21 @@ type options struct {
 	wide        bool
 	subset      bool
 	network     string // --network-mode; "": host-gateway
-	engine      string // API that the kubelet's engine speaks; "": its own
+	proxy       string // --proxy-mode of proxies; "": the default
+	storage     string // what provisions volumes, see lab.CheckStorage; "": nothing
+	release     string // engine of the nodes, see lab.Releases; "": Debian's
+	runtime     string // of the engines, see lab.CheckRuntime; "": runc
+	engine      string // API version of the kubelet's engine; "": unchanged
 }
 
-// parse reads options from an environment.
+// parse parses options from environment variables.
 func parse(getenv func(string) string) (options, error) {
 	o := options{procs: 8, nodes: 2}
 	sigs := getenv("SIGS")
 	switch {
 	case sigs != "":
+	case getenv("STORAGE") != "":
+		sigs = storageSIGs
 	case getenv("WIDE") == "1":
 		sigs = wideSIGs
 	default:
@@ -81,7 +91,7 @@ func parse(getenv func(string) string) (options, error) {
 		name     string
 		to       *int
 		min, max int
-	}{{"PROCS", &o.procs, 1, 64}, {"NODES", &o.nodes, 1, 2}} {
+	}{{"PROCS", &o.procs, 1, 64}, {"NODES", &o.nodes, 1, 3}} {
 		value := getenv(number.name)
 		if value == "" {
 			continue
@@ -104,16 +114,45 @@ func parse(getenv func(string) string) (options, error) {
 	if o.engine = getenv("ENGINE_API"); o.engine != "" && !slices.Contains(lab.EngineAPIs, o.engine) {
 		return o, fmt.Errorf("ENGINE_API: got %q, want one of %s, or nothing", o.engine, strings.Join(lab.EngineAPIs, ", "))
 	}
+	o.release = getenv("ENGINE")
+	if err := lab.CheckRelease(o.release); err != nil {
+		return o, err
+	}
+	if o.release != "" && o.engine != "" {
+		return o, errors.New("ENGINE cannot be combined with ENGINE_API, which imitates versions on Debian's engine: leave one out")
+	}
+	o.runtime = getenv("RUNTIME")
+	if err := lab.CheckRuntime(o.runtime, o.release); err != nil {
+		return o, err
+	}
+	if o.runtime != "" && o.engine != "" {
+		return o, errors.New("RUNTIME cannot be combined with ENGINE_API, whose results are recorded for runc: leave one out")
+	}
+	o.storage = getenv("STORAGE")
+	if err := lab.CheckStorage(o.storage); err != nil {
+		return o, err
+	}
 	if o.network = getenv("NETWORK_MODE"); o.network == "host-gateway" {
 		o.network = ""
 	}
+	if o.proxy = getenv("PROXY_MODE"); o.proxy == "userspace" {
+		o.proxy = ""
+	}
+	return o, o.combinable()
+}
+
+// combinable reports selections that exclude each other.
+func (o *options) combinable() error {
+	if o.storage != "" && (o.all || o.wide || o.subset) {
+		return errors.New("STORAGE cannot be combined with ALL, WIDE or SUBSET, because it selects its own tests: leave them out")
+	}
 	if o.wide && (o.all || o.serial || o.subset) {
-		return o, errors.New("WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out")
+		return errors.New("WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out")
 	}
 	if o.all && o.focus == nil {
-		return o, errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")
+		return errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")
 	}
-	return o, nil
+	return nil
 }
 
 func main() {
@@ -175,10 +214,18 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 	return r.failed(), nil
 }
 
-// runSuite starts everything and runs the selected tests. Failed tests are not an error.
+// runSuite starts the cluster and runs the selected tests. Failed tests are not an error.
 func runSuite(ctx context.Context, root, dir string, o options) error {
+	if o.nodes == 3 {
+		if err := os.Setenv(lab.NodesVariable, "3"); err != nil {
+			return err
+		}
+	}
 	cluster := lab.New(root, os.Stdout)
-	cluster.EngineAPI = o.engine
+	cluster.EngineAPI, cluster.Engine = o.engine, o.release
+	if cluster.Storage != o.storage {
+		return fmt.Errorf("the cluster runs with STORAGE=%s, which changes the results of tests: set it, or run make down first", cluster.Storage)
+	}
 	unlock, err := cluster.Lock()
 	if err != nil {
 		return err
@@ -196,7 +243,7 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 		{"suite's images", func(ctx context.Context) error { return upImages(ctx, cluster) }},
 		{"cluster DNS", func(ctx context.Context) error { return upDNS(ctx, cluster) }},
 		{"selection", func(ctx context.Context) (err error) {
-			p, err = choose(ctx, cluster, o)
+			p, err = choose(ctx, cluster, dir, o)
 			return err
 		}},
 	} {
@@ -215,11 +262,27 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 		}
 		defer func() { _, _ = cluster.Kubectl(context.WithoutCancel(ctx), "uncordon", last) }()
 	}
+	if o.nodes == 3 {
+		defer func() { _ = zones(context.WithoutCancel(ctx), cluster, func(int) string { return "-" }) }()
+		if err := zones(ctx, cluster, func(i int) string { return fmt.Sprintf("=zone%d", i+1) }); err != nil {
+			return err
+		}
+	}
 	s := &session{cluster: cluster, dir: dir, plan: p, options: o, out: os.Stdout}
 	return s.run(ctx)
 }
 
-// commit returns the tested commit.
+// zones changes the zone label of every node: "=NAME" sets it, "-" removes it.
+func zones(ctx context.Context, cluster *lab.Cluster, change func(i int) string) error {
+	for i, node := range cluster.Nodes {
+		if _, err := cluster.Kubectl(ctx, "label", "--overwrite", "node", node.Name, "topology.kubernetes.io/zone"+change(i)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// commit returns the commit under test.
 func commit(ctx context.Context, root string) string {
 	out, err := exec.CommandContext(ctx, "git", "-C", root, "describe", "--always", "--dirty", "--abbrev=10").Output()
 	if err != nil {
@@ -228,8 +291,8 @@ func commit(ctx context.Context, root string) string {
 	return strings.TrimSpace(string(out))
 }
 
-// noSuchName answers for the search domain of the lab's hosts, for which there is no server: without it a program that walks its search
-// list ends at the failure of that one, as it would not where names are resolved.
+// noSuchName returns NXDOMAIN for the search domain of the lab's hosts, which has no server. Otherwise a resolver would
+// stop at that domain's failure instead of trying the rest of its search list.
 const noSuchName = `
     lab.test:53 {
         template ANY ANY {
@@ -238,7 +301,7 @@ const noSuchName = `
     }
 `
 
-// upDNS starts the cluster's DNS, which tests of services use, and waits for it.
+// upDNS starts the cluster's DNS, which tests of services need, and waits until it is ready.
 func upDNS(ctx context.Context, cluster *lab.Cluster) error {
 	manifest, err := os.ReadFile(filepath.Join(cluster.Root, "build/samples/coredns.yaml"))
 	if err != nil {
@@ -257,11 +320,11 @@ func upDNS(ctx context.Context, cluster *lab.Cluster) error {
 	if err != nil {
 		return err
 	}
-	if strings.Contains(out, "configmap/coredns configured") { // CoreDNS reads it once
+	if strings.Contains(out, "configmap/coredns configured") { // CoreDNS reads it only at its start
 		if _, err := cluster.Kubectl(ctx, "-n", "kube-system", "rollout", "restart", "deployment/coredns"); err != nil {
 			return err
 		}
 	}
-	_, err = cluster.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=90s")
+	_, err = cluster.Kubectl(ctx, "-n", "kube-system", "rollout", "status", "deployment/coredns", "--timeout=5m")
 	return err
 }

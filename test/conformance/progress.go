@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// progress reads what ginkgo prints and shows how far it is: one line that is rewritten on a terminal, else a line per failure and one
-// per minute. ginkgo prints a test's lines when it is over.
+// progress parses ginkgo's output and shows the progress: one updated line on a terminal, otherwise a line per failure
+// and one per minute. ginkgo prints a test's lines after the test.
 type progress struct {
 	out      *os.File
 	terminal bool
@@ -20,8 +20,8 @@ type progress struct {
 
 	mu      sync.Mutex
 	partial []byte
-	verdict string // of the test whose name comes next
-	named   string // the last test that was named
+	verdict string // of the test whose name follows
+	named   string // the last test name
 	done    int
 	failed  int
 	last    string
@@ -54,7 +54,7 @@ func newProgress(out *os.File, total int) *progress {
 	return p
 }
 
-// Write parses a piece of ginkgo's output.
+// Write parses a part of ginkgo's output.
 func (p *progress) Write(data []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -69,18 +69,20 @@ func (p *progress) Write(data []byte) (int, error) {
 	}
 }
 
-// headline begins the lines of a test that is over: "• [5.213 seconds]", "• [FAILED] [5.213 seconds]", "S [SKIPPED] [0.001 seconds]".
+// headline matches the first line of a finished test: "• [5.213 seconds]", "• [FAILED] [5.213 seconds]", "S [SKIPPED]
+// [0.001 seconds]".
 var headline = regexp.MustCompile(`^[•SP] (?:\[([A-Z]+)\] )?\[[0-9.]+ seconds\]`)
 
-// labels end the line with a test's name and repeat what it says; a failure also has what kind of thing failed inside.
+// labels matches the end of the line with a test's name, which repeats parts of the name. Failures also contain the
+// node type that failed.
 var labels = regexp.MustCompile(` \[sig-[^\[\]]*\]$| \[It\]`)
 
 func (p *progress) line(line string) {
-	if strings.HasPrefix(line, "[sig-") {
+	if strings.HasPrefix(line, "[sig-") || strings.HasPrefix(line, externalPrefix) {
 		p.named = labels.ReplaceAllString(line, "")
 	}
 	if p.verdict != "" {
-		// The name is in the line below the headline; when tests do not run in parallel it came before.
+		// The name is on the line after the headline; if tests do not run in parallel it came earlier.
 		p.finished(p.verdict, p.named)
 		p.verdict = ""
 	}
@@ -123,7 +125,7 @@ func (p *progress) show() {
 	fmt.Fprintf(p.out, "%.110s", text)
 }
 
-// close shows the end and stops.
+// close prints the final state and stops.
 func (p *progress) close() {
 	close(p.stop)
 	p.stopped.Wait()

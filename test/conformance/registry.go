@@ -18,18 +18,18 @@ import (
 	"github.com/winkube/winkube/test/registry"
 )
 
-// registryAddress is where each node finds the suite's images, on its own loopback: engines speak plain HTTP to a registry there, with
-// no setting. Tests with pull policy Always need one; there is no way to any other.
+// registryAddress is the address of each node's registry for the suite's images, on the node's loopback: engines use
+// plain HTTP there without configuration. Tests with pull policy Always need a registry, and no other is reachable.
 const registryAddress = "127.0.0.1:5999"
 
 const (
 	registryList  = "registries.yaml" // tells the suite where its images are
-	registryIndex = "registry.json"   // what there is to serve
+	registryIndex = "registry.json"   // contents of the registries
 )
 
 // stored is one image as the registry serves it.
 type stored struct {
-	Name   string // without the registry's address
+	Name   string // without the registry address
 	Config []byte
 	Layers []storedLayer
 }
@@ -53,7 +53,7 @@ func newRegistry(images []stored) (*registry.Registry, error) {
 	return r, nil
 }
 
-// serveRegistry is the program that runs in a node's network until it is killed.
+// serveRegistry runs a registry in a node's network until it is killed.
 func serveRegistry(dir string) error {
 	var images []stored
 	if err := readJSON(filepath.Join(dir, registryIndex), &images); err != nil {
@@ -82,7 +82,7 @@ func startRegistries(ctx context.Context, cluster *lab.Cluster) (stop func(), er
 		}
 	}
 	for _, node := range cluster.Nodes {
-		// nsenter becomes the program: killing one kills the other.
+		// nsenter execs the program: killing one kills the other.
 		cmd := node.Command(ctx, self, "-serve-images", imagesDir(cluster))
 		cmd.Stderr = os.Stderr
 		if err := cmd.Start(); err != nil {
@@ -90,7 +90,7 @@ func startRegistries(ctx context.Context, cluster *lab.Cluster) (stop func(), er
 			return nil, fmt.Errorf("cannot start a registry on %s: %w", node.Name, err)
 		}
 		running = append(running, cmd)
-		if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+		if err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 			_, err := node.Exec(ctx, filepath.Join(cluster.Tools, "sample"), "get", "http://"+registryAddress+"/v2/")
 			return err == nil, nil
 		}); err != nil {
@@ -101,20 +101,20 @@ func startRegistries(ctx context.Context, cluster *lab.Cluster) (stop func(), er
 	return stop, nil
 }
 
-// writeRegistryList names our registry instead of upstream's for the images that we make.
+// writeRegistryList replaces upstream's registry with ours for the images that we build.
 func writeRegistryList(cluster *lab.Cluster) error {
 	text := "promoterE2eRegistry: " + registryAddress + "/e2e-test-images\ngcRegistry: " + registryAddress + "\n"
 	return os.WriteFile(filepath.Join(imagesDir(cluster), registryList), []byte(text), 0o644)
 }
 
-// suiteEnv is the environment of the suite, which builds the names of its images from the list.
+// suiteEnv returns the suite's environment; the suite builds its image names from the list.
 func suiteEnv(cluster *lab.Cluster) []string {
 	return append(os.Environ(), "KUBE_TEST_REPO_LIST="+filepath.Join(imagesDir(cluster), registryList))
 }
 
 func imagesDir(cluster *lab.Cluster) string { return filepath.Join(cluster.Root, "_output/images") }
 
-// writeIndex writes what the registries serve.
+// writeIndex writes the list of images that the registries serve.
 func writeIndex(cluster *lab.Cluster, images []image) error {
 	var index []stored
 	for _, img := range images {

@@ -15,7 +15,7 @@ import (
 	"unicode"
 )
 
-// spec is what is read of one entry of ginkgo's report: a test, or something around all tests.
+// spec has the fields that are used of an entry in ginkgo's report: a test, or a step around all tests.
 type spec struct {
 	ContainerHierarchyTexts    []string
 	LeafNodeType               string
@@ -36,7 +36,9 @@ type spec struct {
 }
 
 func (s spec) name() string {
-	return strings.TrimSpace(strings.Join(append(slices.Clone(s.ContainerHierarchyTexts), s.LeafNodeText), " "))
+	texts := append(slices.Clone(s.ContainerHierarchyTexts), s.LeafNodeText)
+	texts = slices.DeleteFunc(texts, func(text string) bool { return text == "" }) // the suite's list has no trace of them
+	return strings.TrimSpace(strings.Join(texts, " "))
 }
 
 // state is the result of a test.
@@ -47,16 +49,16 @@ const (
 	failed    state = "failed"
 	skipped   state = "skipped"   // by the suite itself
 	cannot    state = "cannot"    // not run: this machine cannot
-	unreached state = "unreached" // planned, but the run ended without a verdict
+	unreached state = "unreached" // planned, but without a verdict when the run ended
 )
 
-// outcome is one test's.
+// outcome is the result of one test.
 type outcome struct {
 	Name    string
 	State   state
 	Took    time.Duration
-	Message string `json:",omitempty"` // of a failure, or why the test did not run
-	Log     string `json:"-"`          // of a failure: its path
+	Message string `json:",omitempty"` // of a failure, or why the test was not run
+	Log     string `json:"-"`          // path of a failure's log
 }
 
 // report is the result of a run.
@@ -116,7 +118,7 @@ func loadReport(dir string) (*report, error) {
 	return r, nil
 }
 
-// verdict reads ginkgo's state. A test that was skipped without a reason was not reached; one that was interrupted with the run has none.
+// verdict converts ginkgo's state. A test skipped without a reason was not reached; an interrupted test has no verdict.
 func verdict(s spec) state {
 	switch s.State {
 	case "passed":
@@ -131,7 +133,7 @@ func verdict(s spec) state {
 	return unreached
 }
 
-// having are the outcomes with a state.
+// having returns the outcomes with a state.
 func having(outcomes []outcome, s state) []outcome {
 	var out []outcome
 	for _, one := range outcomes {
@@ -144,7 +146,7 @@ func having(outcomes []outcome, s state) []outcome {
 
 var notInFileNames = regexp.MustCompile(`[^A-Za-z0-9]+`)
 
-// writeFailure writes the whole output of a failed test to a separate file and returns its path.
+// writeFailure writes the complete output of a failed test to a separate file and returns its path.
 func writeFailure(dir string, s spec) (string, error) {
 	name := strings.Trim(notInFileNames.ReplaceAllString(s.name(), "-"), "-")
 	if len(name) > 150 {
@@ -194,7 +196,7 @@ func (r *report) print(out io.Writer) {
 	fmt.Fprintf(out, "\n%s\ntook %s\n", r.plan.Selection, r.took.Round(time.Second))
 }
 
-// table counts outcomes per group, with a head and a sum.
+// table counts outcomes per group, with a header and a total.
 func table(outcomes []outcome) [][]string {
 	states := []state{passed, failed, skipped, cannot, unreached}
 	type tally struct {
@@ -228,8 +230,8 @@ func table(outcomes []outcome) [][]string {
 	return rows
 }
 
-// firstLines are the first n lines of text that say something, indented and not too long. Objects that the suite prints in the middle
-// of its messages are left out: they would be all that one sees.
+// firstLines returns the first n meaningful lines of text, indented and shortened. It omits objects that the suite
+// prints within its messages: they would hide everything else.
 func firstLines(text string, n int) string {
 	if n == 0 {
 		return ""

@@ -13,19 +13,19 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// plan is what a run consists of.
+// plan describes a run.
 type plan struct {
 	Selection string   // in words
 	Tests     []string // names of the tests to run
-	Cannot    []left   // selected, but not for this machine
+	Cannot    []left   // selected, but not supported on this machine
 	Engine    string   // options.around: the engine that the kubelet saw, see lab.EngineAPIs; "": the engine's own API
 	Commit    string   // of the repository
 }
 
-// left is a test that does not run.
+// left is a test that is not run.
 type left struct{ Name, Reason, Proof string }
 
-// subset are the tests for everyday use: one or two quick tests of each subject of a node.
+// subset matches the tests for everyday use: one or two quick tests per area of a node.
 var subset = regexp.MustCompile(strings.Join([]string{
 	`Probing container should be restarted with a (exec "cat /tmp/health"|/healthz http|GRPC)`,
 	`Container Lifecycle Hook when create a pod with lifecycle hook should execute (poststart|prestop) (exec|http) hook`,
@@ -53,8 +53,8 @@ var subset = regexp.MustCompile(strings.Join([]string{
 	`ServiceAccounts should (mount an API token|mount projected|guarantee)`,
 }, "|"))
 
-// engineSubset are those of the subset's tests that show what depends on the engine's version: how commands end, streams, mounts, groups and
-// capabilities, changes while a container runs, namespaces that containers share.
+// engineSubset matches those tests of the subset that depend on the engine's version: exit of commands, streams,
+// mounts, groups and capabilities, changes to running containers, shared namespaces.
 var engineSubset = regexp.MustCompile(strings.Join([]string{
 	`Probing container should be restarted with a exec "cat /tmp/health"`,
 	`Container Lifecycle Hook when create a pod with lifecycle hook should execute (poststart|prestop) exec hook`,
@@ -68,38 +68,45 @@ var engineSubset = regexp.MustCompile(strings.Join([]string{
 }, "|"))
 
 // choose lists the suite's tests and selects from them.
-func choose(ctx context.Context, cluster *lab.Cluster, o options) (plan, error) {
-	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), "--list-tests")
+func choose(ctx context.Context, cluster *lab.Cluster, dir string, o options) (plan, error) {
+	driver, err := o.driverArgs(dir)
+	if err != nil {
+		return plan{}, err
+	}
+	cmd := exec.CommandContext(ctx, filepath.Join(cluster.Tools, "e2e.test"), append(driver, "--list-tests")...)
 	var errors bytes.Buffer
 	cmd.Stderr = &errors
 	out, err := cmd.Output()
 	if err != nil {
 		return plan{}, fmt.Errorf("cannot list the suite's tests: %w: %s", err, errors.String())
 	}
-	limits, err := limitsHere()
+	limits, err := limitsHere(o.proxy)
 	if err != nil {
 		return plan{}, err
 	}
 	return pick(listed(string(out)), o, limits), nil
 }
 
-// listed reads the names of tests from the suite's list.
+// listed parses the test names in the suite's list.
 func listed(out string) []string {
 	var names []string
 	for line := range strings.Lines(out) {
 		if name := strings.TrimSpace(line); strings.HasPrefix(name, "[sig-") {
-			// The place of the test comes first, before a colon: .../pods.go:123: [sig-node] ...
+			// A line starts with the test's location and a colon: .../pods.go:123: [sig-node] ...
 			names = append(names, name)
 			continue
 		}
-		if _, name, ok := strings.Cut(line, ": [sig-"); ok {
-			names = append(names, "[sig-"+strings.TrimSpace(name))
+		for _, prefix := range []string{"[sig-", externalPrefix} {
+			if _, name, ok := strings.Cut(line, ": "+prefix); ok {
+				names = append(names, prefix+strings.TrimSpace(name))
+				break
+			}
 		}
 	}
 	return names
 }
 
-// pick is the selection from names.
+// pick selects tests from names.
 func pick(names []string, o options, limits []limit) plan {
 	p := plan{Selection: o.describe()}
 	for _, name := range names {
@@ -117,14 +124,25 @@ func pick(names []string, o options, limits []limit) plan {
 
 func (o options) matches(name string) bool {
 	return slices.Contains(o.sigs, sigOf(name)) &&
-		(o.all || o.wide && !leftOut(name) || !o.wide && strings.Contains(name, "[Conformance]")) &&
+		o.includes(name) &&
 		strings.Contains(name, "[Serial]") == o.serial &&
 		(o.focus == nil || o.focus.MatchString(name)) &&
 		(o.skip == nil || !o.skip.MatchString(name)) &&
 		(!o.subset || o.engine == "" && subset.MatchString(name) || o.engine != "" && engineSubset.MatchString(name))
 }
 
-// describe says in words what is selected.
+// includes reports whether a test is of the selected kind.
+func (o options) includes(name string) bool {
+	switch {
+	case o.storage != "":
+		return ofStorage.MatchString(name)
+	case o.wide:
+		return !leftOut(name)
+	}
+	return o.all || strings.Contains(name, "[Conformance]")
+}
+
+// describe describes the selection.
 func (o options) describe() string {
 	words := []string{"conformance tests of " + strings.Join(o.sigs, ", ")}
 	if o.all {
@@ -132,6 +150,9 @@ func (o options) describe() string {
 	}
 	if o.wide {
 		words[0] = "tests beyond Conformance of " + strings.Join(o.sigs, ", ")
+	}
+	if o.storage != "" {
+		words[0] = "tests of provisioned volumes of " + strings.Join(o.sigs, ", ")
 	}
 	if o.subset {
 		words = append(words, "the subset for everyday")
@@ -150,25 +171,57 @@ func (o options) describe() string {
 	if o.network != "" {
 		words = append(words, networkMark+o.network)
 	}
+	if o.proxy != "" {
+		words = append(words, proxyMark+o.proxy)
+	}
+	if o.storage != "" {
+		words = append(words, storageMark+o.storage)
+	}
+	if o.release != "" {
+		words = append(words, releaseMark+o.release)
+	}
+	if o.runtime != "" {
+		words = append(words, runtimeMark+o.runtime)
+	}
 	if o.engine != "" {
 		words = append(words, "ENGINE_API="+o.engine)
 	}
 	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
 }
 
-// networkMark is the prefix of a network mode where an engine may be named.
-const networkMark = "NETWORK_MODE="
+// Marks of a network mode, a proxy mode, an engine release or a runtime in place of an engine API.
+const networkMark, proxyMark, releaseMark, runtimeMark = "NETWORK_MODE=", "PROXY_MODE=", "ENGINE=", "RUNTIME="
 
-// around is what is unusual about the kubelets' environment: the engine's API or else the network mode. Results are kept separately for each.
+// around describes the nodes' environment if it is not the default: the engine's API, otherwise its release, the runtime, the
+// network mode and the proxy mode. Results are recorded separately for each.
 func (o options) around() string {
-	if o.engine == "" && o.network != "" {
-		return networkMark + o.network
+	if o.engine != "" {
+		return o.engine
 	}
-	return o.engine
+	var words []string
+	if o.release != "" {
+		words = append(words, releaseMark+o.release)
+	}
+	if o.runtime != "" {
+		words = append(words, runtimeMark+o.runtime)
+	}
+	if o.network != "" {
+		words = append(words, networkMark+o.network)
+	}
+	if o.proxy != "" {
+		words = append(words, proxyMark+o.proxy)
+	}
+	if o.storage != "" {
+		words = append(words, storageMark+o.storage)
+	}
+	return strings.Join(words, " ")
 }
 
-// sigOf is the group to which a test belongs: sig-node.
+// sigOf returns the group of a test: sig-node.
 func sigOf(name string) string {
+	if strings.HasPrefix(name, externalPrefix) {
+		return "sig-storage"
+	}
 	group, _, ok := strings.Cut(strings.TrimPrefix(name, "["), "]")
 	if !ok || !strings.HasPrefix(name, "[sig-") {
 		return "none"

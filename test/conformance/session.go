@@ -19,10 +19,10 @@ import (
 
 // Files of a run, below _output/conformance.
 const (
-	planFile   = "plan.json"   // what was to run
+	planFile   = "plan.json"   // the plan
 	reportFile = "report.json" // ginkgo's own
 	junitFile  = "junit.xml"
-	outputFile = "output.log" // all that the suite printed
+	outputFile = "output.log" // the suite's complete output
 	failureDir = "failures"   // a log per failed test
 )
 
@@ -53,17 +53,20 @@ func (s *session) run(ctx context.Context) error {
 	}
 	defer stop()
 	view := newProgress(s.out, len(s.plan.Tests))
-	argv := s.argv()
+	argv, err := s.argv()
+	if err != nil {
+		return err
+	}
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Dir, cmd.Env, cmd.Stdout, cmd.Stderr = s.dir, suiteEnv(s.cluster), io.MultiWriter(output, view), output
-	// The first interrupt lets running tests clean up, which takes a while; otherwise namespaces would be left behind.
+	// The first interrupt lets running tests clean up, which takes a while; otherwise namespaces would remain.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGINT) }
 	cmd.WaitDelay = 3 * time.Minute
 	err = cmd.Run()
 	view.close()
 	if exit := new(exec.ExitError); errors.As(err, &exit) {
 		if _, missing := os.Stat(filepath.Join(s.dir, reportFile)); missing == nil {
-			return nil // the report says which tests failed, and after an interrupt which were not reached
+			return nil // the report lists failed tests, and those not reached after an interrupt
 		}
 	}
 	if err != nil {
@@ -72,7 +75,7 @@ func (s *session) run(ctx context.Context) error {
 	return nil
 }
 
-// clear removes the last run's files and writes the plan.
+// clear removes the previous run's files and writes the plan.
 func (s *session) clear() error {
 	for _, name := range []string{reportFile, junitFile, outputFile, failureDir} {
 		if err := os.RemoveAll(filepath.Join(s.dir, name)); err != nil {
@@ -89,9 +92,9 @@ func (s *session) clear() error {
 	return os.WriteFile(filepath.Join(s.dir, planFile), data, 0o644)
 }
 
-// argv is the command line. ginkgo runs in a separate session, so that an interrupt from the terminal reaches it once, through us. It is
-// also interrupted when this process is killed.
-func (s *session) argv() []string {
+// argv returns the command line. ginkgo runs in a separate session, so that an interrupt from the terminal reaches it
+// only once, through this process. It is also interrupted if this process is killed.
+func (s *session) argv() ([]string, error) {
 	argv := []string{
 		"setsid", "setpriv", "--pdeathsig=INT", filepath.Join(s.cluster.Tools, "ginkgo"), "run",
 		"--procs=" + strconv.Itoa(s.options.procs), "--timeout=6h", "--no-color", "--v",
@@ -105,9 +108,11 @@ func (s *session) argv() []string {
 		"--kubectl-path="+s.cluster.KubectlPath(),
 		"--provider=local",
 		"--node-os-distro=debian",
+		"--num-nodes="+strconv.Itoa(s.options.nodes), // without it, tests that need two nodes skip themselves
 	)
 	if s.options.nodes == 1 {
-		argv = append(argv, "--allowed-not-ready-nodes=1") // the cordoned one
+		argv = append(argv, "--allowed-not-ready-nodes=1") // the cordoned node
 	}
-	return argv
+	driver, err := s.options.driverArgs(s.dir)
+	return append(argv, driver...), err
 }
