@@ -10,15 +10,22 @@ import (
 	"testing"
 )
 
-// paired are the packages in which a system may have its own files, in pairs.
-var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench"}
+// paired are the packages that may have files for one system, in pairs.
+var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "pkg/proxy/connect", "pkg/record", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench", "test/csidriver"}
 
-// lonely are files of one system whose pair would be empty.
+// lonely are files for one system whose counterpart would be empty.
 var lonely = map[string]string{
-	"pkg/hns/client_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
-	"pkg/hns/bridge_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
-	"pkg/hns/overlay_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
-	"pkg/hns/watch_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/client_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/bridge_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/policies_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/overlay_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/pods_windows.go":     "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/remove_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/survey_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/watch_windows.go":    "Linux has no HNS, and nothing on Linux asks for one",
+
+	"pkg/record/hcn_windows.go":      "a part of tap_windows.go; Linux has no HNS",
+	"pkg/record/iphelper_windows.go": "a part of tap_windows.go; Linux has no IP Helper",
 
 	"pkg/network/hostnet/uplink_windows.go": "a bridge of Linux takes nothing from the host's interfaces",
 
@@ -32,8 +39,13 @@ var lonely = map[string]string{
 	"pkg/proxy/relay/epoll/lookup_linux.go":      relayEpoll,
 	"pkg/proxy/relay/epoll/loop_linux.go":        relayEpoll,
 	"pkg/proxy/relay/epoll/plane_linux.go":       relayEpoll,
+	"pkg/proxy/relay/epoll/silence_linux.go":     relayEpoll,
 	"pkg/proxy/relay/epoll/tcp_linux.go":         relayEpoll,
 	"pkg/proxy/relay/epoll/udp_linux.go":         relayEpoll,
+	"pkg/proxy/connect/flows_linux.go":           proxyConnect,
+	"pkg/proxy/connect/host_linux.go":            proxyConnect,
+	"pkg/proxy/connect/kernel_linux.go":          proxyConnect,
+	"pkg/proxy/connect/program_linux.go":         proxyConnect,
 	"pkg/proxy/relay/tuning/tuning_linux.go":     "the settings that the epoll plane wants; Windows has none of them",
 	"pkg/proxy/relay/nstest/neighbours_linux.go": "network namespaces for tests; Windows has none",
 	"pkg/proxy/relay/nstest/nstest_linux.go":     "network namespaces for tests; Windows has none",
@@ -42,6 +54,8 @@ var lonely = map[string]string{
 	"pkg/proxy/relay/addresses/policy_linux.go":  "a part of addresses_linux.go; Windows has no rules of routing by port, and holds whole addresses",
 	"pkg/proxy/relay/addresses/range_linux.go":   "a part of addresses_linux.go; Windows has neither ranges of local addresses nor the question that they raise",
 }
+
+const proxyConnect = "programs at cgroups of Linux; Windows' switch has load balancers (hnslb)"
 
 const relayEpoll = "the plane of Linux; that of goroutines is Windows' and runs here too"
 
@@ -88,7 +102,7 @@ func TestRuntimeGOOS(t *testing.T) {
 	}
 }
 
-// sleepers may sleep.
+// sleepers may call time.Sleep.
 var sleepers = map[string]string{
 	"build/images/sample/net.go": "a sample for users, not part of the programs",
 	"pkg/docker/logs/files.go":   "between the renames of an engine that rotates a log, which is not announced",
@@ -107,7 +121,7 @@ func TestSleep(t *testing.T) {
 	excuse.done(t)
 }
 
-// uses finds pkg.name in the code of s.
+// uses returns the positions of pkg.name in the code of s.
 func uses(s *source, pkg, name string) (positions []string) {
 	ast.Inspect(s.syntax, func(node ast.Node) bool {
 		if selector, ok := node.(*ast.SelectorExpr); ok && selector.Sel.Name == name {
@@ -163,7 +177,7 @@ func TestLengths(t *testing.T) {
 				t.Errorf("%s: a main file must be for both systems", s.path)
 			}
 		}
-		if s.test { // a test's table is data
+		if s.test { // tables in tests are data
 			continue
 		}
 		for _, declaration := range s.syntax.Decls {
@@ -184,7 +198,8 @@ func TestLengths(t *testing.T) {
 // longWindowsFunctions may have more than 25 lines although only Windows compiles them.
 var longWindowsFunctions = map[string]string{}
 
-// TestWindowsFunctions keeps what is executed under Wine only, and on machines that we do not have, to calls of the system.
+// TestWindowsFunctions: code that runs only under Wine, and on machines that we do not have, is limited to system
+// calls.
 func TestWindowsFunctions(t *testing.T) {
 	excuse := exceptions(longWindowsFunctions)
 	for _, s := range load(t) {
@@ -272,7 +287,7 @@ func TestDocsNameEveryModule(t *testing.T) {
 	text := read(t, "docs/reference/dependencies.md")
 	seen := map[string]bool{}
 	for _, match := range regexp.MustCompile(`(?m)^(?:require)?\s+(\S+\.\S+/\S+) v\S+$`).FindAllStringSubmatch(read(t, "go.mod"), -1) {
-		seen[match[1]] = true // an indirect one has a comment behind its version
+		seen[match[1]] = true // an indirect dependency has a comment after its version
 		if !strings.Contains(text, "| "+match[1]+" |") {
 			t.Errorf("docs/reference/dependencies.md does not say what %s is for", match[1])
 		}

@@ -6,14 +6,15 @@ import (
 	"testing"
 )
 
-// unlinked are packages that a program must not link, however indirectly.
+// unlinked are packages that a program must not link, even indirectly.
 var unlinked = []struct{ program, pkg, why string }{
 	{"cmd/kubelet", "pkg/proxy/relay/epoll", "hostPorts are served by the portable plane"},
 	{"cmd/kubelet", "pkg/proxy/relay/addresses", "the kubelet adds no address of a Service"},
+	{"cmd/kubelet", "pkg/proxy/connect", "the kubelet serves no Service"},
 	{"cmd/kubelet", "pkg/proxy/relay/tuning", "the kubelet changes no setting for a relay"},
 }
 
-// TestUnlinked follows imports from each program.
+// TestUnlinked follows the imports of each program.
 func TestUnlinked(t *testing.T) {
 	imports := map[string][]string{}
 	for _, s := range load(t) {
@@ -24,7 +25,7 @@ func TestUnlinked(t *testing.T) {
 		}
 	}
 	for _, rule := range unlinked {
-		way := map[string]string{rule.program: ""} // how each package is reached
+		way := map[string]string{rule.program: ""} // the importer of each package
 		for queue := []string{rule.program}; len(queue) > 0; queue = queue[1:] {
 			for _, to := range imports[queue[0]] {
 				if _, known := way[to]; !known {
@@ -45,7 +46,7 @@ func TestUnlinked(t *testing.T) {
 	}
 }
 
-// TestTuning: what changes the host's settings is called by the proxy's program alone.
+// TestTuning: only the proxy's program calls code that changes the host's settings.
 func TestTuning(t *testing.T) {
 	for _, s := range load(t) {
 		if slices.Contains(s.imports, module+"pkg/proxy/relay/tuning") && s.dir != "cmd/kube-proxy/app" {

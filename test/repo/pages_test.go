@@ -13,8 +13,8 @@ import (
 	"testing"
 )
 
-// TestLinks: every link within the pages leads to a file and a heading that exist, and every page of docs can be reached from its index and
-// is in the site's navigation.
+// TestLinks: every link in the pages leads to an existing file and heading, and every page below docs is reachable from
+// the index and in the site's navigation.
 func TestLinks(t *testing.T) {
 	all := pages(t)
 	headings := map[string]map[string]bool{}
@@ -73,7 +73,7 @@ func TestLinks(t *testing.T) {
 
 var link = regexp.MustCompile(`\]\(([^)\s]+)\)`)
 
-// links are the targets of a page's links, code left out.
+// links returns the targets of a page's links, except in code.
 func links(text string) (all []string) {
 	fenced := false
 	for line := range strings.Lines(text) {
@@ -90,7 +90,7 @@ func links(text string) (all []string) {
 	return all
 }
 
-// anchors are the names of a page's headings, as GitHub and the site make them of plain words.
+// anchors returns the anchors of a page's headings, as GitHub and the site generate them for plain words.
 func anchors(text string) map[string]bool {
 	all := map[string]bool{}
 	fenced := false
@@ -106,7 +106,7 @@ func anchors(text string) map[string]bool {
 	return all
 }
 
-// TestDecisions: the decision records have one form, and the index has a row for each number, those that are not used among them.
+// TestDecisions: the decision records have one format, and the index has a row for each number, including unused ones.
 func TestDecisions(t *testing.T) {
 	index := read(t, "docs/design/adr/README.md")
 	files, err := filepath.Glob("../../docs/design/adr/[0-9]*.md")
@@ -152,7 +152,7 @@ func TestDecisions(t *testing.T) {
 	}
 }
 
-// unwritten are reasons of docs/reference/events.md that stand in no string of our code.
+// unwritten are reasons in docs/reference/events.md that our code has no string for.
 var unwritten = map[string]string{
 	"Ready": fromAPI, "MemoryPressure": fromAPI, "DiskPressure": fromAPI, "PIDPressure": fromAPI, "NetworkUnavailable": fromAPI,
 	"ResizeDeferred": composed, "ResizeInfeasible": composed,
@@ -163,7 +163,8 @@ const (
 	composed = "Resize and a constant of k8s.io/api"
 )
 
-// TestEvents: docs/reference/events.md names reasons that the code writes, and every reason of an Event that stands in a call.
+// TestEvents: every reason in docs/reference/events.md occurs in the code, and the page lists every reason in a call
+// that writes an Event.
 func TestEvents(t *testing.T) {
 	listed := map[string]bool{}
 	for _, match := range regexp.MustCompile("`([A-Z][A-Za-z]{3,})`").FindAllStringSubmatch(read(t, "docs/reference/events.md"), -1) {
@@ -212,7 +213,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// writesEvent tells whether a function is one of those by which the programs write Events.
+// writesEvent reports whether a function is one that writes Events.
 func writesEvent(function ast.Expr) bool {
 	name := ""
 	switch f := function.(type) {
@@ -226,4 +227,58 @@ func writesEvent(function ast.Expr) bool {
 		return true
 	}
 	return false
+}
+
+// foreign are other projects' documents that comments name.
+var foreign = map[string]string{
+	"api/docs/CHANGELOG.md":       "moby's",
+	"docs/api/version-history.md": "moby's",
+	"backends.md":                 "flannel's",
+}
+
+var (
+	namedPage   = regexp.MustCompile("(?:^|[\\s(\"'`])((?:[\\w-]+/)*[\\w-]+\\.md)\\b")
+	namedRecord = regexp.MustCompile(`\bADR (\d+)\b`)
+)
+
+// TestNamedPages: the pages and decision records that comments of Go files name exist, and so do the pages that programs name.
+func TestNamedPages(t *testing.T) {
+	bases := map[string]bool{}
+	for name := range pages(t) {
+		bases[path.Base(name)] = true
+	}
+	excuse := exceptions(foreign)
+	found := 0
+	check := func(at token.Position, text string) {
+		for _, match := range namedPage.FindAllStringSubmatch(text, -1) {
+			found++
+			_, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(match[1])))
+			if err != nil && !bases[match[1]] && !excuse.has(match[1]) {
+				t.Errorf("%s: there is no %s", at, match[1])
+			}
+		}
+		for _, match := range namedRecord.FindAllStringSubmatch(text, -1) {
+			found++
+			number, _ := strconv.Atoi(match[1])
+			if files, err := filepath.Glob(fmt.Sprintf("../../docs/design/adr/%04d-*.md", number)); err != nil || len(files) != 1 {
+				t.Errorf("%s: there is no %s", at, match[0])
+			}
+		}
+	}
+	for _, s := range load(t) {
+		for _, group := range s.syntax.Comments {
+			check(s.positions.Position(group.Pos()), group.Text())
+		}
+		ast.Inspect(s.syntax, func(n ast.Node) bool {
+			if literal, ok := n.(*ast.BasicLit); ok && literal.Kind == token.STRING && !s.test && strings.Contains(literal.Value, "docs/") {
+				text, _ := strconv.Unquote(literal.Value)
+				check(s.positions.Position(literal.Pos()), text)
+			}
+			return true
+		})
+	}
+	excuse.done(t)
+	if found < 30 {
+		t.Errorf("found only %d names: fix how this test finds them", found)
+	}
 }
