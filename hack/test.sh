@@ -15,6 +15,12 @@ fi
 step "packages for the race detector" hack/ensure-packages.sh race
 step "unit tests, race detector" go test -race -timeout 30m ./...
 
+if command -v npm >/dev/null; then
+	step "PowerShell scripts" hack/powershell.sh
+else
+	echo "The PowerShell scripts are not parsed: npm is missing"
+fi
+
 # The cluster is removed at the end, which fails if anything remains. A cluster that ran before the tests stays.
 ran=yes
 if grep -qw down <<<"$(go run ./hack/cluster status)"; then ran=no; fi
