@@ -2,6 +2,7 @@ package otherproxy
 
 import (
 	"context"
+	"net"
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
@@ -13,4 +14,13 @@ const patience = 10 * time.Second
 // Look reads this host. ours has a meaning only on Windows: the network of HNS whose load balancers our proxy owns.
 func Look(ctx context.Context, _ string) Found {
 	return linux{run: command.Patient(command.New(), patience, time.Hour), proc: "/proc/net", held: heldOfHost}.look(ctx)
+}
+
+func heldOfHost(name string) (int, error) {
+	i, err := net.InterfaceByName(name)
+	if err != nil {
+		return 0, err
+	}
+	addrs, err := i.Addrs()
+	return len(addrs), err
 }

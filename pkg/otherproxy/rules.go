@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,15 +30,6 @@ type linux struct {
 	proc string // /proc/net
 	// held is the number of addresses of an interface; an error: it does not exist.
 	held func(name string) (int, error)
-}
-
-func heldOfHost(name string) (int, error) {
-	i, err := net.InterfaceByName(name)
-	if err != nil {
-		return 0, err
-	}
-	addrs, err := i.Addrs()
-	return len(addrs), err
 }
 
 func (l linux) look(ctx context.Context) (f Found) {
