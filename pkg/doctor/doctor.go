@@ -95,7 +95,7 @@ func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 	return append(append(out, s.Network...), otherProxy(s.Other)...)
 }
 
-// otherProxy is one row, and one for each place that could not be read.
+// otherProxy is one row, and another if something could not be read.
 func otherProxy(found otherproxy.Found) (out []netdoctor.Finding) {
 	switch {
 	case len(found.Traces) > 0:
@@ -103,8 +103,8 @@ func otherProxy(found otherproxy.Found) (out []netdoctor.Finding) {
 	case len(found.Unread) == 0:
 		out = append(out, good("%s", found.What()))
 	}
-	for _, u := range found.Unread {
-		out = append(out, unread(u))
+	if len(found.Unread) > 0 {
+		out = append(out, unread(strings.Join(found.Unread, "; ")))
 	}
 	return out
 }

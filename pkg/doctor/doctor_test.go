@@ -106,7 +106,7 @@ func TestFaults(t *testing.T) {
 		{"kube-proxy's load balancers", "windows", func(s *Symptoms) {
 			s.Other = otherproxy.Found{Traces: []string{"1 load balancer of HNS at 10.96.0.1:443"}, Fix: "hnsdiag delete loadbalancers ID"}
 		}, "1 load balancer of HNS at 10.96.0.1:443", "hnsdiag delete loadbalancers ID"},
-		{"kube-proxy's rules unread", "linux", func(s *Symptoms) { s.Other.Unread = []string{"rules of kube-proxy: denied"} }, "cannot read rules of kube-proxy: denied", "as administrator"},
+		{"kube-proxy's rules unread", "linux", func(s *Symptoms) { s.Other.Unread = []string{"rules of kube-proxy: denied", "x"} }, "cannot read rules of kube-proxy: denied; x", "as administrator"},
 		{"unread", "linux", func(s *Symptoms) { s.Unread = []string{"x: denied"} }, "cannot read x: denied", "as administrator"},
 	} {
 		s := sound(test.system)
