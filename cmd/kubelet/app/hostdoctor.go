@@ -47,7 +47,7 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 		Use:   "doctor",
 		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
 		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
-			"and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
+			"rules of another kube-proxy, and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
 			"With --record it changes the host for some minutes instead, takes everything back, and writes down what the host answered.",
 		Args: cobra.NoArgs,
 	}
