@@ -22,6 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/learn"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
+	"github.com/winkube/winkube/pkg/otherproxy"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -41,6 +42,7 @@ type Symptoms struct {
 	// Cluster has the settings from flags and the cluster; Network has the findings about this host's network.
 	Cluster []learn.Line
 	Network []netdoctor.Finding
+	Other   otherproxy.Found // rules of another kube-proxy
 	// Services of Windows by name: "RUNNING", "STOPPED", ...; "" if the service does not exist.
 	Services map[string]string
 	// Controllers are the kernel's enabled cgroup controllers; Linux.
@@ -88,9 +90,27 @@ func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 		out = append(out, netdoctor.Finding{Fault: line.Fix != "", What: line.String(), Fix: line.Fix})
 	}
 	for _, u := range s.Unread {
-		out = append(out, fault("run this as administrator (root), or check it manually", "cannot read %s", u))
+		out = append(out, unread(u))
 	}
-	return append(out, s.Network...)
+	return append(append(out, s.Network...), otherProxy(s.Other)...)
+}
+
+// otherProxy is one row, and another if something could not be read.
+func otherProxy(found otherproxy.Found) (out []netdoctor.Finding) {
+	switch {
+	case len(found.Traces) > 0:
+		out = append(out, fault(found.Fix, "%s", found.What()))
+	case len(found.Unread) == 0:
+		out = append(out, good("%s", found.What()))
+	}
+	if len(found.Unread) > 0 {
+		out = append(out, unread(strings.Join(found.Unread, "; ")))
+	}
+	return out
+}
+
+func unread(what string) netdoctor.Finding {
+	return fault("run this as administrator (root), or check it manually", "cannot read %s", what)
 }
 
 func good(format string, args ...any) netdoctor.Finding {

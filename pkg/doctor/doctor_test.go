@@ -13,6 +13,7 @@ import (
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
+	"github.com/winkube/winkube/pkg/otherproxy"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -99,6 +100,13 @@ func TestFaults(t *testing.T) {
 		{"an old server", "linux", func(s *Symptoms) { s.Server.Version = "v1.35.9" }, "has version v1.35.9, and this program has v1.36.3: a node may be up to three minor versions older than its API server, never newer", "upgrade the older"},
 		{"a new server", "linux", func(s *Symptoms) { s.Server.Version = "v1.40.0" }, "has version v1.40.0, and this program has v1.36.3: ", "upgrade the older"},
 		{"no server at all", "linux", func(s *Symptoms) { s.Server.Version = "" }, `version is ""`, "check what answers"},
+		{"kube-proxy's rules", "linux", func(s *Symptoms) {
+			s.Other = otherproxy.Found{Traces: []string{"3 rules of iptables-legacy", "table ip kube-proxy of nftables"}, Fix: "kube-proxy --cleanup"}
+		}, "before winkube's proxy sees them: 3 rules of iptables-legacy, table ip kube-proxy of nftables", "kube-proxy --cleanup"},
+		{"kube-proxy's load balancers", "windows", func(s *Symptoms) {
+			s.Other = otherproxy.Found{Traces: []string{"1 load balancer of HNS at 10.96.0.1:443"}, Fix: "hnsdiag delete loadbalancers ID"}
+		}, "1 load balancer of HNS at 10.96.0.1:443", "hnsdiag delete loadbalancers ID"},
+		{"kube-proxy's rules unread", "linux", func(s *Symptoms) { s.Other.Unread = []string{"rules of kube-proxy: denied", "x"} }, "cannot read rules of kube-proxy: denied; x", "as administrator"},
 		{"unread", "linux", func(s *Symptoms) { s.Unread = []string{"x: denied"} }, "cannot read x: denied", "as administrator"},
 	} {
 		s := sound(test.system)

@@ -6,10 +6,12 @@ import (
 	"net/netip"
 )
 
-// Facts are what the proxy has learned of the cluster; no prefixes: unknown.
+// Facts are what the proxy has learned of the cluster, and what it has on this host; no prefixes: unknown.
 type Facts struct {
 	Services []netip.Prefix `json:"services,omitempty"` // ranges of the cluster's ServiceCIDRs
 	Pods     []netip.Prefix `json:"pods,omitempty"`     // ranges of the Nodes that it maintains routes to
+	// Balancers is the network of HNS whose load balancers are the proxy's; nothing in HNS says who made one. "": it has none.
+	Balancers string `json:"balancers,omitempty"`
 }
 
 // FactsFile contains Facts. The zero FactsFile is empty, never changes and must not be written.
@@ -23,7 +25,7 @@ func FactsOfHost(windows bool) (FactsFile, error) {
 
 // Write replaces all Facts atomically; zero Facts remove the file. Idempotent.
 func (f FactsFile) Write(facts Facts) error {
-	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods) == 0); err != nil {
+	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods)+len(facts.Balancers) == 0); err != nil {
 		return fmt.Errorf("cannot report to the kubelet what is known of the cluster: %w", err)
 	}
 	return nil

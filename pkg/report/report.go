@@ -4,7 +4,7 @@
 // Services.
 //
 //	routes.Manager --Write--> File --Watch, Read--> network.Manager
-//	proxy.Loop, routes.Manager --Write--> FactsFile --Watch, Read--> learn.Cluster
+//	proxy.Loop, routes.Manager --Write--> FactsFile --Watch, Read--> learn.Cluster, `kubelet doctor`
 //
 // A file exists while there is something to report. It belongs to one host and does not survive a reboot of Linux; the proxy rewrites it
 // after its first comparison. Facts have a separate file, so that a kubelet and a proxy of different versions can work together.

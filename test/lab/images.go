@@ -30,6 +30,8 @@ type image struct {
 	links      []string
 	entrypoint []string
 	cmd        []string
+	// hostPrograms: it runs programs of the host, whose /usr is mounted at /usr.
+	hostPrograms bool
 }
 
 func images() []image {
@@ -40,20 +42,26 @@ func images() []image {
 	}
 }
 
+// LoadProxy loads an image of the proxy into every node's engine, with the files that the image of a release has.
+func (c *Cluster) LoadProxy(ctx context.Context, name string) error {
+	img := image{name: name, program: "proxy", entrypoint: []string{"/proxy"}, hostPrograms: true}
+	return c.upImage(ctx, img, filepath.Dir(c.Binary("proxy")), c.Nodes)
+}
+
 // upImages builds every image that a node's engine lacks and loads it there.
 func (c *Cluster) upImages(ctx context.Context) error { return c.upImagesOf(ctx, c.Nodes) }
 
 func (c *Cluster) upImagesOf(ctx context.Context, hosts []*Host) error {
 	for _, img := range images() {
-		if err := c.upImage(ctx, img, hosts); err != nil {
+		if err := c.upImage(ctx, img, c.Tools, hosts); err != nil {
 			return fmt.Errorf("image %s: %w", img.name, err)
 		}
 	}
 	return nil
 }
 
-func (c *Cluster) upImage(ctx context.Context, img image, hosts []*Host) error {
-	layer, config, err := img.parts(c.Tools)
+func (c *Cluster) upImage(ctx context.Context, img image, programs string, hosts []*Host) error {
+	layer, config, err := img.parts(programs)
 	if err != nil {
 		return err
 	}
@@ -77,9 +85,9 @@ func (c *Cluster) upImage(ctx context.Context, img image, hosts []*Host) error {
 	return group.Wait()
 }
 
-// parts returns the image's file system and configuration for a program below tools.
-func (img image) parts(tools string) (layer, config []byte, err error) {
-	program, err := os.ReadFile(filepath.Join(tools, img.program))
+// parts returns the image's file system and configuration for a program below the directory programs.
+func (img image) parts(programs string) (layer, config []byte, err error) {
+	program, err := os.ReadFile(filepath.Join(programs, img.program))
 	if err != nil {
 		return nil, nil, err
 	}
@@ -94,6 +102,11 @@ func (img image) parts(tools string) (layer, config []byte, err error) {
 func (img image) layer(program []byte) ([]byte, error) {
 	var out bytes.Buffer
 	w := tar.NewWriter(&out)
+	type entry struct {
+		header tar.Header
+		data   string
+	}
+	own := entry{tar.Header{Typeflag: tar.TypeReg, Name: img.program, Mode: 0o755}, string(program)}
 	passwd := "root:x:0:0:root:/:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/sh\n"
 	group := "root:x:0:\nnobody:x:65534:\n"
 	add := func(header tar.Header, data string) error {
@@ -105,17 +118,21 @@ func (img image) layer(program []byte) ([]byte, error) {
 		_, err := w.Write([]byte(data))
 		return err
 	}
-	for _, entry := range []struct {
-		header tar.Header
-		data   string
-	}{
+	files := []entry{
 		{tar.Header{Typeflag: tar.TypeDir, Name: "bin/", Mode: 0o755}, ""},
 		{tar.Header{Typeflag: tar.TypeDir, Name: "etc/", Mode: 0o755}, ""},
 		{tar.Header{Typeflag: tar.TypeDir, Name: "tmp/", Mode: 0o1777}, ""},
 		{tar.Header{Typeflag: tar.TypeReg, Name: "etc/passwd", Mode: 0o644}, passwd},
 		{tar.Header{Typeflag: tar.TypeReg, Name: "etc/group", Mode: 0o644}, group},
-		{tar.Header{Typeflag: tar.TypeReg, Name: img.program, Mode: 0o755}, string(program)},
-	} {
+		own,
+	}
+	if img.hostPrograms {
+		files = []entry{own}
+		for _, dir := range []string{"bin", "lib", "lib64", "sbin"} {
+			files = append(files, entry{tar.Header{Typeflag: tar.TypeSymlink, Name: dir, Linkname: "usr/" + dir, Mode: 0o777}, ""})
+		}
+	}
+	for _, entry := range files {
 		if err := add(entry.header, entry.data); err != nil {
 			return nil, err
 		}
@@ -133,12 +150,16 @@ func (img image) layer(program []byte) ([]byte, error) {
 
 // config returns the image's configuration; with a graph driver its digest is the image ID.
 func (img image) config(layer []byte) ([]byte, error) {
+	path := "/bin:/"
+	if img.hostPrograms {
+		path = "/usr/sbin:/usr/bin"
+	}
 	return Seal(map[string]any{
 		"architecture": runtime.GOARCH,
 		"os":           "linux",
 		"created":      "1970-01-01T00:00:00Z",
 		"config": map[string]any{
-			"Env":        []string{"PATH=/bin:/"},
+			"Env":        []string{"PATH=" + path},
 			"Entrypoint": img.entrypoint,
 			"Cmd":        img.cmd,
 			"WorkingDir": "/",

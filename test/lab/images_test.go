@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -121,5 +122,33 @@ func TestSeal(t *testing.T) {
 	}
 	if got := Content([]byte("{}")); got != "" {
 		t.Errorf("an image without the label has content %q", got)
+	}
+}
+
+// TestProxyImage: the image finds programs below /usr, where a manifest mounts the host's.
+func TestProxyImage(t *testing.T) {
+	img := image{name: "winkube/proxy:1", program: "proxy", entrypoint: []string{"/proxy"}, hostPrograms: true}
+	layer, err := img.layer([]byte("program"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]string{}
+	for r := tar.NewReader(bytes.NewReader(layer)); ; {
+		header, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		have[header.Name] = header.Linkname
+	}
+	want := map[string]string{"proxy": "", "bin": "usr/bin", "lib": "usr/lib", "lib64": "usr/lib64", "sbin": "usr/sbin"}
+	if !maps.Equal(have, want) {
+		t.Errorf("it has %v, want %v", have, want)
+	}
+	config, err := img.config(layer)
+	if err != nil || !bytes.Contains(config, []byte(`"PATH=/usr/sbin:/usr/bin"`)) {
+		t.Errorf("%s, %v", config, err)
 	}
 }

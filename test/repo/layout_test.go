@@ -11,13 +11,14 @@ import (
 )
 
 // paired are the packages that may have files for one system, in pairs.
-var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "pkg/proxy/connect", "pkg/record", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench", "test/csidriver"}
+var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "pkg/proxy/connect", "pkg/record", "pkg/otherproxy", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench", "test/csidriver"}
 
 // lonely are files for one system whose counterpart would be empty.
 var lonely = map[string]string{
 	"pkg/hns/client_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/bridge_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/policies_windows.go": "Linux has no HNS, and nothing on Linux asks for one",
+	"pkg/hns/listing_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/overlay_windows.go":  "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/pods_windows.go":     "Linux has no HNS, and nothing on Linux asks for one",
 	"pkg/hns/remove_windows.go":   "Linux has no HNS, and nothing on Linux asks for one",

@@ -27,6 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubeproxy"
+	"github.com/winkube/winkube/pkg/otherproxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/report"
@@ -243,7 +244,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		klog.InfoS("Cannot watch the host's addresses; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
 	}
-	facts := newSharedFacts(s.windows)
+	facts := newSharedFacts(s.windows, s.ownBalancers())
 	sys := newSystem()
 	merged := wake.New()
 	joinHints(ctx, &running, merged, hints)
@@ -275,10 +276,11 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		return err
 	}
+	nodeEvent := func(kind, reason, message string) {
+		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
+	}
 	running.Go(func() {
-		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, func(kind, reason, message string) {
-			events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
-		})
+		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, nodeEvent)
 	})
 	// From here on, the host changes.
 	tune()
@@ -298,5 +300,6 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 			klog.ErrorS(err, "Cannot remove HNS load balancers of a previous run")
 		}
 	}
+	running.Go(func() { warnOfOther(ctx, otherproxy.Look, s.ownBalancers(), nodeEvent) })
 	return p.Run(ctx)
 }

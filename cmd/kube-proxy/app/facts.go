@@ -24,12 +24,13 @@ type sharedFacts struct {
 	written bool // the file is up to date
 }
 
-func newSharedFacts(windows bool) *sharedFacts {
+// newSharedFacts returns the facts of a proxy whose load balancers are on a network of HNS; "": it has none.
+func newSharedFacts(windows bool, balancers string) *sharedFacts {
 	file, err := report.FactsOfHost(windows)
 	if err != nil {
 		klog.ErrorS(err, "Cannot share with the kubelet what is known of the cluster; it learns from Services alone")
 	}
-	return &sharedFacts{Facts: routes.NewFacts(), file: file}
+	return &sharedFacts{Facts: routes.NewFacts(), file: file, known: report.Facts{Balancers: balancers}}
 }
 
 // SetServices implements kubeproxy.Facts.
@@ -67,7 +68,7 @@ func (s *sharedFacts) set(services, pods []netip.Prefix) {
 	if s.written && slices.Equal(services, s.known.Services) && slices.Equal(pods, s.known.Pods) || s.file == "" {
 		return
 	}
-	s.known = report.Facts{Services: slices.Clone(services), Pods: pods}
+	s.known.Services, s.known.Pods = slices.Clone(services), pods
 	err := s.file.Write(s.known)
 	if s.written = err == nil; err != nil {
 		klog.ErrorS(err, "The kubelet learns from Services alone")

@@ -48,3 +48,19 @@ func TestFactsOfRestart(t *testing.T) {
 		t.Errorf("afterwards: %+v, %v", got, err)
 	}
 }
+
+// TestFactsOfBalancers: the network with the proxy's load balancers is reported before it makes any, and stays while
+// other facts change. A proxy that makes none says so.
+func TestFactsOfBalancers(t *testing.T) {
+	file := report.FactsFile(filepath.Join(t.TempDir(), "facts"))
+	for _, network := range []string{"cbr0", ""} {
+		s := newSharedFacts(false, network)
+		s.file = file
+		for _, services := range [][]netip.Prefix{nil, {netip.MustParsePrefix("10.96.0.0/12")}, nil} {
+			s.SetServices(services)
+			if got, err := file.Read(); err != nil || got.Balancers != network || !slices.Equal(got.Services, services) {
+				t.Errorf("%q: %+v, %v", network, got, err)
+			}
+		}
+	}
+}

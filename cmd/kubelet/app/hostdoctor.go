@@ -27,6 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/learn"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/nodejoin"
+	"github.com/winkube/winkube/pkg/otherproxy"
 	"github.com/winkube/winkube/pkg/report"
 )
 
@@ -46,7 +47,7 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 		Use:   "doctor",
 		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
 		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
-			"and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
+			"rules of another kube-proxy, and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
 			"With --record it changes the host for some minutes instead, takes everything back, and writes down what the host answered.",
 		Args: cobra.NoArgs,
 	}
@@ -138,6 +139,7 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		}
 	}
 	doctor.Examine(ctx, &s, command.New())
+	s.Other = lookForOtherProxy(ctx, s.Platform.OS == "windows")
 	other, asked := nodejoin.OtherProxy(ctx, o.kubeconfig)
 	pods, err := o.doctorOptions.symptoms(ctx)
 	if err != nil {
@@ -150,6 +152,21 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		s.Network = append(s.Network, other)
 	}
 	return s, nil
+}
+
+// lookForOtherProxy looks for rules of another kube-proxy. On Windows only the running proxy's report says which load
+// balancers are its own.
+func lookForOtherProxy(ctx context.Context, windows bool) otherproxy.Found {
+	var facts report.Facts
+	file, err := report.FactsOfHost(windows)
+	if err == nil {
+		facts, err = file.Read()
+	}
+	found := otherproxy.Look(ctx, facts.Balancers)
+	if err != nil {
+		found.Unread = append(found.Unread, err.Error())
+	}
+	return found
 }
 
 // askCluster learns the same facts about the cluster as the kubelet, with the same credentials.
