@@ -37,7 +37,7 @@ func TestReservedPorts(t *testing.T) {
 		{"a static pod's", []option{staticPod, port("", v1.ProtocolTCP, 10250)}, "10250/TCP is the kubelet's"},
 		{"another address than loopback", []option{port("192.0.2.7", v1.ProtocolTCP, 10248)}, ""},
 		{"the tunnel's", []option{port("", v1.ProtocolUDP, 4789)}, "4789/UDP is the overlay network's"},
-		{"the tunnel's at an address", []option{port("192.0.2.7", v1.ProtocolUDP, 4789)}, "192.0.2.7:4789/UDP is reserved for the overlay network"},
+		{"the tunnel's at an address", []option{port("192.0.2.7", v1.ProtocolUDP, 4789)}, "192.0.2.7:4789/UDP is the overlay network's"},
 		{"UDP", []option{port("", v1.ProtocolUDP, 10250)}, ""},
 		{"TCP at the tunnel's port", []option{port("", v1.ProtocolTCP, 4789)}, ""},
 		{"an init container has no ports", []option{initContainer(false, nil, 10250)}, ""},
