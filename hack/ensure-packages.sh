@@ -5,7 +5,7 @@ set -euo pipefail
 packages=()
 for purpose in "$@"; do
 	case $purpose in
-	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates) ;;
+	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates curl) ;;
 	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
 	cni) packages+=(containernetworking-plugins) ;;
 	crun) packages+=(crun) ;;

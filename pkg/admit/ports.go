@@ -56,13 +56,14 @@ func hostPorts(p *v1.Pod) []hostPort {
 	return out
 }
 
-// Reserved is a TCP port of one of the node's daemons.
+// Reserved is a port of one of the node's daemons, or of its overlay network.
 type Reserved struct {
-	Holder string // kubelet or proxy
-	At     netip.AddrPort
+	Holder   string // kubelet, proxy or overlay network
+	Protocol v1.Protocol
+	At       netip.AddrPort
 }
 
-// reserved finds a hostPort of p that belongs to a daemon. The engine's rules for hostPorts take precedence over the daemons' sockets:
+// reserved finds a hostPort of p that belongs to a daemon or the overlay network. The engine's rules for hostPorts take precedence over the daemons' sockets:
 // after a restart of the kubelet, its clients would reach the pod instead. A pod with hostNetwork cannot take a port that is in use, and
 // may be such a daemon itself.
 func (a *Admitter) reserved(p *v1.Pod, ports []hostPort) (port hostPort, holder string) {
@@ -70,7 +71,7 @@ func (a *Admitter) reserved(p *v1.Pod, ports []hostPort) (port hostPort, holder 
 		return hostPort{}, ""
 	}
 	for _, r := range a.cfg.Reserved {
-		own := hostPort{protocol: v1.ProtocolTCP, port: int32(r.At.Port())}
+		own := hostPort{protocol: r.Protocol, port: int32(r.At.Port())}
 		if addr := r.At.Addr().Unmap(); addr.IsValid() && !addr.IsUnspecified() {
 			own.ip = addr
 		}

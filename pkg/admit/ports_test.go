@@ -15,8 +15,9 @@ func TestReservedPorts(t *testing.T) {
 	a := New(Config{
 		NodeName: "n", OS: "linux", MaxPods: 100, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil },
 		Reserved: []Reserved{
-			{"kubelet", netip.MustParseAddrPort("0.0.0.0:10250")}, {"kubelet", netip.MustParseAddrPort("127.0.0.1:10248")},
-			{"proxy", netip.MustParseAddrPort("[::]:10256")}, {"unbound", netip.MustParseAddrPort("127.0.0.1:0")},
+			{"kubelet", v1.ProtocolTCP, netip.MustParseAddrPort("0.0.0.0:10250")}, {"kubelet", v1.ProtocolTCP, netip.MustParseAddrPort("127.0.0.1:10248")},
+			{"proxy", v1.ProtocolTCP, netip.MustParseAddrPort("[::]:10256")}, {"unbound", v1.ProtocolTCP, netip.MustParseAddrPort("127.0.0.1:0")},
+			{"overlay network", v1.ProtocolUDP, netip.MustParseAddrPort("[::]:4789")},
 		},
 	})
 	for _, test := range []struct {
@@ -35,7 +36,10 @@ func TestReservedPorts(t *testing.T) {
 		{"a sidecar's", []option{initContainer(true, nil, 10250)}, "10250/TCP is the kubelet's"},
 		{"a static pod's", []option{staticPod, port("", v1.ProtocolTCP, 10250)}, "10250/TCP is the kubelet's"},
 		{"another address than loopback", []option{port("192.0.2.7", v1.ProtocolTCP, 10248)}, ""},
+		{"the tunnel's", []option{port("", v1.ProtocolUDP, 4789)}, "4789/UDP is the overlay network's"},
+		{"the tunnel's at an address", []option{port("192.0.2.7", v1.ProtocolUDP, 4789)}, "192.0.2.7:4789/UDP is the overlay network's"},
 		{"UDP", []option{port("", v1.ProtocolUDP, 10250)}, ""},
+		{"TCP at the tunnel's port", []option{port("", v1.ProtocolTCP, 4789)}, ""},
 		{"an init container has no ports", []option{initContainer(false, nil, 10250)}, ""},
 		{"in the host's network", []option{host, port("", v1.ProtocolTCP, 10250)}, ""},
 		{"no hostPort", nil, ""},

@@ -83,12 +83,13 @@ func (l lookup) Lookup(namespace, name string, uid types.UID, container string) 
 // newServer creates the HTTPS API.
 func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figures *stats.Collector) (*server.Server, error) {
 	agent := stats.Agent{Node: cfg.NodeName, Pods: w.pods, Disks: b.disks, Volumes: b.volumes, Version: daemon.Kubernetes, Health: cfg.VolumeHealth, Certificates: certificates(cfg.Client, b.serving)}
+	limited := server.NewLimited()
 	return server.New(cfg.Server, server.Parts{
 		GetCertificate: served(b.serving),
 		Pods:           lookup{w.pods}, Engine: streams{b.engine.Logs, b.engine.Exec}, Observer: b.engine.Containers,
 		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
-		Checks:       []server.Check{{Name: "syncloop", Check: func(context.Context) error { return w.pods.Ready() }}},
-		Metrics:      metricsHandler(agent, cfg.Counters, stats.Crew(b.disks.State)),
+		Checks:  []server.Check{{Name: "syncloop", Check: func(context.Context) error { return w.pods.Ready() }}},
+		Metrics: metricsHandler(agent, cfg.Counters, stats.Crew(b.disks.State), limited), Limited: limited,
 		StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(), MetricsCadvisor: figures.CadvisorHandler(), MetricsProbes: b.probes.Handler(w.pods),
 		NodeLogs: nodeLogs(cfg), DebugPods: debugHandler(w.pods), Configz: cfg.Configz,
 	})

@@ -5,23 +5,33 @@ import (
 	"errors"
 	"net/netip"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/hostport"
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // reservedPorts are the ports of this node's daemons: the kubelet's as configured, and the proxy's defaults, because the kubelet does not
-// know its settings (healthz and metrics; upstream has the same defaults).
+// know its settings (healthz and metrics; upstream has the same defaults). The overlay network's ports are those of our VXLAN devices and,
+// where another program connects the nodes, of flannel's and Cilium's on Linux.
 func reservedPorts(cfg Config) []admit.Reserved {
 	out := []admit.Reserved{
-		{Holder: "proxy", At: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256)}, {Holder: "proxy", At: netip.MustParseAddrPort("127.0.0.1:10249")},
+		{Holder: "proxy", Protocol: v1.ProtocolTCP, At: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256)},
+		{Holder: "proxy", Protocol: v1.ProtocolTCP, At: netip.MustParseAddrPort("127.0.0.1:10249")},
+		{Holder: "overlay network", Protocol: v1.ProtocolUDP, At: netip.AddrPortFrom(netip.IPv4Unspecified(), vxlan.Port)},
+	}
+	switch cfg.Network.Mode {
+	case network.Upstream, network.External, network.CNI:
+		out = append(out, admit.Reserved{Holder: "overlay network", Protocol: v1.ProtocolUDP, At: netip.AddrPortFrom(netip.IPv4Unspecified(), vxlan.LinuxPort)})
 	}
 	for _, text := range []string{cfg.Server.Address, cfg.Healthz} {
 		if at, err := netip.ParseAddrPort(text); err == nil {
-			out = append(out, admit.Reserved{Holder: "kubelet", At: at})
+			out = append(out, admit.Reserved{Holder: "kubelet", Protocol: v1.ProtocolTCP, At: at})
 		}
 	}
 	return out

@@ -2,6 +2,7 @@ package kubelet
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"net"
 	"net/netip"
@@ -11,6 +12,7 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
@@ -143,15 +145,19 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestReservedPorts: the ports that pods may not use follow the kubelet's own addresses.
+// TestReservedPorts: the ports that pods may not use follow the kubelet's own addresses and the network mode.
 func TestReservedPorts(t *testing.T) {
 	cfg := Config{Serving: Serving{Healthz: "127.0.0.1:1248"}}
 	cfg.Server.Address = "192.0.2.7:1250"
-	var got []string
-	for _, r := range reservedPorts(cfg) {
-		got = append(got, r.Holder+" "+r.At.String())
-	}
-	if want := "proxy 0.0.0.0:10256, proxy 127.0.0.1:10249, kubelet 192.0.2.7:1250, kubelet 127.0.0.1:1248"; strings.Join(got, ", ") != want {
-		t.Errorf("%q; want %q", got, want)
+	const always, flannel = "proxy 0.0.0.0:10256/TCP, proxy 127.0.0.1:10249/TCP, overlay network 0.0.0.0:4789/UDP, ", "overlay network 0.0.0.0:8472/UDP, "
+	for mode, more := range map[network.Mode]string{network.HostGateway: "", network.Overlay: "", network.Upstream: flannel, network.CNI: flannel} {
+		cfg.Network.Mode = mode
+		var got []string
+		for _, r := range reservedPorts(cfg) {
+			got = append(got, fmt.Sprintf("%s %s/%s", r.Holder, r.At, r.Protocol))
+		}
+		if want := always + more + "kubelet 192.0.2.7:1250/TCP, kubelet 127.0.0.1:1248/TCP"; strings.Join(got, ", ") != want {
+			t.Errorf("%s: %q; want %q", mode, got, want)
+		}
 	}
 }

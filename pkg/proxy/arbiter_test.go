@@ -18,7 +18,8 @@ import (
 // conflicts returns a random world with everything that decides who gets a front.
 func conflicts(seed uint64, events int) (*world, *Tracker) {
 	w := newWorld(seed)
-	tracker := NewTracker(w.node, Holders{Ports: []ReservedPort{{30001, "the test"}}, NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30")}})
+	tracker := NewTracker(w.node, Holders{Ports: []ReservedPort{{30001, v1.ProtocolTCP, "the test"}, {1, v1.ProtocolUDP, "the test"}},
+		NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30")}})
 	for range events {
 		if w.event(tracker); w.maybe(3) {
 			tracker.Update()
@@ -98,9 +99,13 @@ func checkReserved(t *testing.T, table *Table, tracker *Tracker, h Holders) {
 		}
 		own, in := tracker.arbiter.others.own[addr], func(p netip.Prefix) bool { return p.Contains(addr) }
 		server := slices.ContainsFunc(tracker.arbiter.others.servers, func(s netip.AddrPort) bool { return s.Addr() == addr })
-		reserved := slices.ContainsFunc(slices.Concat(ReservedPorts, h.Ports), func(p ReservedPort) bool { return p.Port == r.Front.Port() })
+		reserved := tracker.arbiter.others.nodes["n1"].KubeletPort == r.Front.Port() && r.Protocol == v1.ProtocolTCP ||
+			slices.ContainsFunc(slices.Concat(ReservedPorts, h.Ports), func(p ReservedPort) bool { return p.Port == r.Front.Port() && p.Protocol == r.Protocol })
+		inPods := slices.ContainsFunc(h.Nodes, func(n NodeHolding) bool {
+			return (n.Name == "n1" || !own && r.Kind == ExternalIP) && slices.ContainsFunc(n.PodRanges, func(p netip.Prefix) bool { return in(p) && !tooWide(p) })
+		})
 		if cluster[addr] || slices.ContainsFunc(h.ServiceRanges, in) || !own && (server || slices.Contains(h.Host.NextHops, addr)) ||
-			own && reserved && r.Protocol == v1.ProtocolTCP {
+			own && reserved || inPods {
 			t.Errorf("%s has %s, which is another's\n%s", r.Service, r.Key(), &h)
 		}
 	}

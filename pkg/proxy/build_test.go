@@ -116,7 +116,7 @@ func parseScript(t *testing.T, archive *txtar.Archive) (services []*v1.Service, 
 			if err != nil {
 				t.Fatal(err)
 			}
-			holders.Ports = append(holders.Ports, ReservedPort{uint16(port), "the test"})
+			holders.Ports = append(holders.Ports, ReservedPort{uint16(port), v1.ProtocolTCP, "the test"})
 		case "late":
 			name, addr, _ := strings.Cut(value, " ")
 			holders.Late = append(holders.Late, NodeAddress{netip.MustParseAddr(addr), name})

@@ -3,12 +3,15 @@ package proxy
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 // Holders are the holders of addresses other than Services. Services cannot have these as external or load balancer
@@ -41,6 +44,8 @@ type NodeHolding struct {
 	Primary   []netip.Addr   // the first InternalIP of each family
 	PodRanges []netip.Prefix // spec.podCIDRs, one per family
 	Dropped   int            // number of further addresses, which are ignored
+	// KubeletPort is status.daemonEndpoints.kubeletEndpoint.port; 0: unknown. Only this node's counts.
+	KubeletPort uint16
 }
 
 // NodeAddress is one address that one Node reports.
@@ -49,25 +54,32 @@ type NodeAddress struct {
 	Node string
 }
 
-// ReservedPort is a TCP port of a node that no Service may have at a node's address.
+// ReservedPort is a port of a node that no Service may have at a node's address.
 type ReservedPort struct {
-	Port uint16
-	Of   string
+	Port     uint16
+	Protocol v1.Protocol
+	Of       string
+}
+
+func (r ReservedPort) is(front FrontKey) bool {
+	return r.Port == front.port && r.Protocol == front.Protocol()
 }
 
 // ReservedPorts are reserved on every node even while nothing listens: a Service that got one while its owner restarts
 // would keep it.
 var ReservedPorts = []ReservedPort{
-	{22, "ssh"},
-	{2379, "etcd"},
-	{2380, "etcd"},
-	{10248, "the kubelet"},
-	{10249, "the proxy"},
-	{10250, "the kubelet"},
-	{10255, "the kubelet"},
-	{10256, "the proxy"},
-	{10257, "the controller manager"},
-	{10259, "the scheduler"},
+	{22, v1.ProtocolTCP, "ssh"},
+	{2379, v1.ProtocolTCP, "etcd"},
+	{2380, v1.ProtocolTCP, "etcd"},
+	{vxlan.Port, v1.ProtocolUDP, "the overlay network"},
+	{vxlan.LinuxPort, v1.ProtocolUDP, "the overlay network"},
+	{10248, v1.ProtocolTCP, "the kubelet"},
+	{10249, v1.ProtocolTCP, "the proxy"},
+	{10250, v1.ProtocolTCP, "the kubelet"},
+	{10255, v1.ProtocolTCP, "the kubelet"},
+	{10256, v1.ProtocolTCP, "the proxy"},
+	{10257, v1.ProtocolTCP, "the controller manager"},
+	{10259, v1.ProtocolTCP, "the scheduler"},
 }
 
 const (
@@ -106,11 +118,14 @@ func NodeHoldingOf(node *v1.Node) NodeHolding {
 		}
 	}
 	slices.SortFunc(holding.Addresses, netip.Addr.Compare)
+	if port := node.Status.DaemonEndpoints.KubeletEndpoint.Port; port > 0 && port <= math.MaxUint16 {
+		holding.KubeletPort = uint16(port)
+	}
 	return holding
 }
 
 func (n *NodeHolding) equal(o *NodeHolding) bool {
-	return n.Name == o.Name && n.Created.Equal(o.Created) && n.Dropped == o.Dropped && slices.Equal(n.Addresses, o.Addresses) &&
+	return n.Name == o.Name && n.Created.Equal(o.Created) && n.Dropped == o.Dropped && n.KubeletPort == o.KubeletPort && slices.Equal(n.Addresses, o.Addresses) &&
 		slices.Equal(n.Primary, o.Primary) && slices.Equal(n.PodRanges, o.PodRanges)
 }
 

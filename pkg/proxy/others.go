@@ -36,6 +36,10 @@ type touched struct {
 
 // setNode records what a Node holds; nil: it is gone. changed is false if nothing differs.
 func (o *others) setNode(name string, now *NodeHolding) (t touched, changed bool) {
+	if now != nil && name != o.node && now.KubeletPort != 0 {
+		far := *now
+		far.KubeletPort, now = 0, &far
+	}
 	before, known := o.nodes[name]
 	if now == nil && !known || now != nil && known && before.equal(now) {
 		return t, false
@@ -176,17 +180,15 @@ func (o *others) setServers(endpoints []netip.AddrPort) bool {
 	return true
 }
 
-// reserved returns the program that has a TCP port at every address of this host; "": Services may have it.
+// reserved returns the program that has a port at every address of this host; "": Services may have it.
 func (o *others) reserved(front FrontKey) string {
-	if front.Protocol() != v1.ProtocolTCP {
-		return ""
-	}
-	for _, list := range [][]ReservedPort{o.holders.Ports, ReservedPorts} {
-		if i := slices.IndexFunc(list, func(r ReservedPort) bool { return r.Port == front.port }); i >= 0 {
+	kubelet := ReservedPort{o.nodes[o.node].KubeletPort, v1.ProtocolTCP, "the kubelet"}
+	for _, list := range [][]ReservedPort{o.holders.Ports, ReservedPorts, {kubelet}} {
+		if i := slices.IndexFunc(list, func(r ReservedPort) bool { return r.is(front) }); i >= 0 {
 			return list[i].Of
 		}
 	}
-	if slices.ContainsFunc(o.servers, func(s netip.AddrPort) bool { return s.Port() == front.port && o.own[s.Addr()] }) {
+	if front.Protocol() == v1.ProtocolTCP && slices.ContainsFunc(o.servers, func(s netip.AddrPort) bool { return s.Port() == front.port && o.own[s.Addr()] }) {
 		return "the API server"
 	}
 	return ""

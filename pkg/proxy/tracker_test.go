@@ -35,7 +35,7 @@ func (w *world) service(name ServiceName) *v1.Service {
 	i := w.rand.IntN(5)
 	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	s.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", 1+w.rand.IntN(9))
-	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: []int32{30000, 30001, 30002, 80, 10250}[i]}, {Name: "b", Port: int32(w.rand.IntN(3)), Protocol: v1.ProtocolUDP}}
+	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: []int32{30000, 30001, 30002, 80, 10250}[i]}, {Name: "b", Port: []int32{0, 1, 2, 4789}[w.rand.IntN(4)], Protocol: v1.ProtocolUDP}}
 	s.Spec.Type = []v1.ServiceType{v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeExternalName}[w.rand.IntN(4)]
 	if w.maybe(2) {
 		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
@@ -121,6 +121,7 @@ func (w *world) holder(t *Tracker) {
 		if w.maybe(2) {
 			n.PodRanges = []netip.Prefix{netip.MustParsePrefix([]string{"10.244.1.0/24", "203.0.113.2/32", "0.0.0.0/0"}[w.rand.IntN(3)])}
 		}
+		n.KubeletPort = []uint16{0, 80}[w.rand.IntN(2)]
 		t.SetNodeHolding(n.Name, &n)
 	}
 }

@@ -199,7 +199,7 @@ func trim(object any) (any, error) {
 		}
 	case *v1.Node:
 		o.Annotations = vxlan.Known(o.Annotations) // package routes reads them
-		o.Status = v1.NodeStatus{Addresses: o.Status.Addresses}
+		o.Status = v1.NodeStatus{Addresses: o.Status.Addresses, DaemonEndpoints: o.Status.DaemonEndpoints}
 	}
 	return object, nil
 }

@@ -136,8 +136,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		who, err := s.authn.authenticate(r)
 		client.authenticated(who)
 		client.asking.Add(-1)
-		if errors.Is(err, errBusy) {
-			busy(w)
+		if s.refuse(w, err) {
 			return
 		}
 		if who == nil {
@@ -148,8 +147,7 @@ func (s *Server) guard(next http.Handler) http.Handler {
 		verb, subs := attributes(r.Method, r.URL.Path)
 		for _, sub := range subs {
 			allowed, err := s.authz.authorize(r.Context(), who, verb, sub)
-			if errors.Is(err, errBusy) {
-				busy(w)
+			if s.refuse(w, err) {
 				return
 			}
 			if err != nil {

@@ -19,6 +19,7 @@ const (
 // source with the most, except connections with a request in authentication, which has separate limits.
 type crowd struct {
 	limit, perSource int
+	closed           func(limit string) // is called for each connection that it closes
 
 	mu      sync.Mutex
 	members map[net.Conn]string // and their sources
@@ -30,8 +31,8 @@ type stranger struct {
 	from *visitor
 }
 
-func newCrowd(limit, perSource int) *crowd {
-	return &crowd{limit: limit, perSource: perSource, members: map[net.Conn]string{}, sources: map[string][]stranger{}}
+func newCrowd(limit, perSource int, closed func(limit string)) *crowd {
+	return &crowd{limit: limit, perSource: perSource, closed: closed, members: map[net.Conn]string{}, sources: map[string][]stranger{}}
 }
 
 // join counts a new connection (http.Server.ConnContext).
@@ -42,10 +43,12 @@ func (c *crowd) join(ctx context.Context, conn net.Conn) context.Context {
 	source := sourceOf(conn.RemoteAddr().String())
 	c.members[conn] = source
 	c.sources[source] = append(c.sources[source], stranger{conn, v})
+	reached := limitStrangersOfSource
 	if len(c.sources[source]) <= c.perSource {
 		if len(c.members) <= c.limit {
 			return context.WithValue(ctx, visitorKey{}, v)
 		}
+		reached = limitStrangers
 		most := 0
 		for other, strangers := range c.sources {
 			if len(strangers) > most {
@@ -59,6 +62,7 @@ func (c *crowd) join(ctx context.Context, conn net.Conn) context.Context {
 		if secure, ok := victim.(*tls.Conn); ok {
 			victim = secure.NetConn() // without a TLS close notification, for which a client could make us wait
 		}
+		c.closed(reached)
 		_ = victim.Close()
 	}
 	return context.WithValue(ctx, visitorKey{}, v)

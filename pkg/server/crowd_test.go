@@ -28,7 +28,8 @@ func (a stringAddr) String() string  { return string(a) }
 
 // TestCrowd: the oldest connection of the source with the most is closed, but none in authentication, and no authenticated one.
 func TestCrowd(t *testing.T) {
-	c := newCrowd(5, 3)
+	closed := map[string]int{}
+	c := newCrowd(5, 3, func(limit string) { closed[limit]++ })
 	join := func(remote string) (*pipeFrom, *visitor) {
 		conn := &pipeFrom{remote: remote}
 		return conn, visitorOf(c.join(t.Context(), conn))
@@ -56,6 +57,9 @@ func TestCrowd(t *testing.T) {
 		if test.conn.ended != test.ended {
 			t.Errorf("connection %d of %s: ended %t, want %t", i, test.conn.remote, test.conn.ended, test.ended)
 		}
+	}
+	if closed[limitStrangersOfSource] != 2 || closed[limitStrangers] != 1 {
+		t.Errorf("counted are %v, want two of one address and one of all", closed)
 	}
 	for _, conn := range []*pipeFrom{asking, known, flood[3], other, third, fourth} {
 		c.changed(conn, http.StateClosed)
@@ -85,6 +89,9 @@ func TestIdleStrangers(t *testing.T) {
 	}
 	if _, err := io.Copy(io.Discard, first); err != nil && err != io.EOF { // ends when it is closed, or at the test's deadline
 		t.Logf("the oldest ended with: %v", err)
+	}
+	if got := r.limited(limitStrangersOfSource); got < 1 {
+		t.Errorf("%d closed connections are counted", got)
 	}
 	client.Transport.(bearer).next.(*http.Transport).DialContext = func(context.Context, string, string) (net.Conn, error) {
 		return nil, errors.New("want the connection that is there")

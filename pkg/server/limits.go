@@ -2,7 +2,6 @@ package server
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/http"
 	"strings"
@@ -20,11 +19,9 @@ const (
 	takeTimeout  = time.Minute // for a client to receive written data of an answer, except logs
 )
 
-// errBusy says that a limit was exceeded.
-var errBusy = errors.New("too many requests are in progress")
-
 // bound limits concurrent requests in total, and to three quarters of that for one user, so that the others get a share.
 type bound struct {
+	limit     string // its name in the metrics
 	all, each int
 
 	mu    sync.Mutex
@@ -32,7 +29,9 @@ type bound struct {
 	in    map[string]int // by user
 }
 
-func newBound(all int) *bound { return &bound{all: all, each: (3*all + 3) / 4, in: map[string]int{}} }
+func newBound(limit string, all int) *bound {
+	return &bound{limit: limit, all: all, each: (3*all + 3) / 4, in: map[string]int{}}
+}
 
 // enter does not block. After true, call leave.
 func (b *bound) enter(user string) bool {
@@ -83,7 +82,7 @@ func (s *Server) limit(next http.Handler) http.Handler {
 		if room != nil {
 			user, _ := r.Context().Value(userKey{}).(string)
 			if !room.enter(user) {
-				busy(w)
+				s.refuse(w, &fullError{room.limit})
 				return
 			}
 			defer room.leave(user)
@@ -101,11 +100,6 @@ func (s *Server) limit(next http.Handler) http.Handler {
 		next.ServeHTTP(out, r)
 		out.begin() // for data that net/http has buffered
 	})
-}
-
-func busy(w http.ResponseWriter) {
-	w.Header().Set("Retry-After", "1")
-	plain(w, http.StatusTooManyRequests, "Too many requests are under way, try again later\n")
 }
 
 // timedWriter disconnects a client that does not receive written data in time. The time to produce the answer does not count.

@@ -39,6 +39,9 @@ func TestRequestLimit(t *testing.T) {
 			t.Errorf("%s: got %d %q, want %d", path, status, body, want)
 		}
 	}
+	if got := r.limited(limitRequests); got != 2 {
+		t.Errorf("%d refused requests are counted, want 2", got)
+	}
 	if status, _ := r.do(r.http(r.as("stranger")), "GET", "/pods", ""); status != http.StatusForbidden {
 		t.Errorf("a client without permission sees the limit: %d", status)
 	}

@@ -19,6 +19,7 @@ import (
 	"testing"
 	"time"
 
+	dto "github.com/prometheus/client_model/go"
 	"k8s.io/client-go/rest"
 )
 
@@ -91,6 +92,16 @@ type rig struct {
 
 	mu    sync.Mutex
 	certs map[string][2][]byte // user -> certificate, key: each user keeps theirs
+}
+
+// limited is how many requests or connections a limit has refused or closed.
+func (r *rig) limited(limit string) int {
+	r.t.Helper()
+	var m dto.Metric
+	if err := r.server.parts.Limited.WithLabelValues(limit).Write(&m); err != nil {
+		r.t.Fatal(err)
+	}
+	return int(m.GetCounter().GetValue())
 }
 
 func newRig(t *testing.T, change func(*Config, *Parts)) *rig {

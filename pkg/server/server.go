@@ -157,7 +157,8 @@ type Parts struct {
 	// Configz is the current KubeletConfiguration, for /configz; nil: 404. It must not contain secrets.
 	Configz any
 
-	Clock clock.PassiveClock // nil: the machine's
+	Limited *Limited           // counts what limits refuse; nil: not exported
+	Clock   clock.PassiveClock // nil: the machine's
 }
 
 const (
@@ -193,15 +194,18 @@ func New(config Config, parts Parts) (*Server, error) {
 	if parts.Clock == nil {
 		parts.Clock = clock.RealClock{}
 	}
+	if parts.Limited == nil {
+		parts.Limited = NewLimited()
+	}
 	if config.StreamIdleTimeout == 0 {
 		config.StreamIdleTimeout = defaultStreamIdleTimeout
 	}
 	config.takeTimeout = cmp.Or(config.takeTimeout, takeTimeout)
 	s := &Server{
 		config: config, parts: parts, checks: append(checks{pingCheck, newLogCheck()}, parts.Checks...),
-		requestBound: newBound(cmp.Or(config.maxRequests, maxRequests)),
-		streamBound:  newBound(cmp.Or(config.maxStreams, maxStreams)),
-		runBound:     newBound(maxRuns),
+		requestBound: newBound(limitRequests, cmp.Or(config.maxRequests, maxRequests)),
+		streamBound:  newBound(limitStreams, cmp.Or(config.maxStreams, maxStreams)),
+		runBound:     newBound(limitRuns, maxRuns),
 	}
 	var err error
 	if s.authn, err = newAuthenticator(config.Authentication, parts.TokenReviews, parts.Clock); err != nil {
@@ -218,7 +222,7 @@ func New(config Config, parts Parts) (*Server, error) {
 		return nil, fmt.Errorf("cannot listen on %q (address, port): %w", config.Address, err)
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
-	strangers := newCrowd(maxStrangers, sourceStrangers)
+	strangers := newCrowd(maxStrangers, sourceStrangers, parts.Limited.count)
 	s.http = &http.Server{
 		Handler:           s.guard(s.limit(s.routes())),
 		TLSConfig:         tlsConfig,

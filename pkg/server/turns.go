@@ -11,6 +11,7 @@ import (
 
 // turnLimits are the limits of one kind of question to the API server.
 type turnLimits struct {
+	name                 string        // in the metrics
 	places, perSource    int           // in progress: in total, and per source
 	waiting, waitPerLine int           // queued: in total, and per source
 	patience             time.Duration // maximum time in the queue
@@ -20,11 +21,11 @@ type turnLimits struct {
 var (
 	// strangerTurns are for unknown tokens: anyone who reaches the port can send them. One source gets at most 8 rejections a second, all of them
 	// together 32.
-	strangerTurns = turnLimits{places: 32, perSource: 8, waiting: 1024, waitPerLine: 64, patience: 10 * time.Second, hold: time.Second}
+	strangerTurns = turnLimits{name: limitNewTokens, places: 32, perSource: 8, waiting: 1024, waitPerLine: 64, patience: 10 * time.Second, hold: time.Second}
 	// regularTurns are for tokens that were accepted before, and for connections whose last token was.
-	regularTurns = turnLimits{places: 64, perSource: 32, waiting: 1024, waitPerLine: 256, patience: 10 * time.Second}
+	regularTurns = turnLimits{name: limitKnownTokens, places: 64, perSource: 32, waiting: 1024, waitPerLine: 256, patience: 10 * time.Second}
 	// accessTurns are for permission checks of authenticated users; a user is a source.
-	accessTurns = turnLimits{places: 100, perSource: 20, waiting: 1024, waitPerLine: 256, patience: 10 * time.Second}
+	accessTurns = turnLimits{name: limitAccessReviews, places: 100, perSource: 20, waiting: 1024, waitPerLine: 256, patience: 10 * time.Second}
 )
 
 // turns queues questions to the API server. Waiting sources get free places in rotation, so that each waits for at most one question per source,
@@ -80,13 +81,13 @@ func (t *turns) enter(ctx context.Context, source string, from *standing) (leave
 	w := t.arrive(source, from)
 	patience := time.NewTimer(t.limits.patience)
 	defer patience.Stop()
-	err = errBusy
+	err = &fullError{t.limits.name}
 	select {
 	case granted := <-w.turn:
 		if granted {
 			return t.leaver(source, from), nil
 		}
-		return nil, errBusy
+		return nil, err
 	case <-patience.C:
 	case <-ctx.Done():
 		err = ctx.Err()

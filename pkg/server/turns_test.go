@@ -213,6 +213,9 @@ func TestFlood(t *testing.T) {
 		}
 	}
 
+	if got, want := r.limited(limitNewTokens), requests-strangers.limits.places-strangers.limits.waiting; got < want {
+		t.Errorf("%d refused requests are counted, want at least %d", got, want)
+	}
 	before := len(r.api.log())
 	if got := ask("root-token", source(1), t.Context()); got != http.StatusOK || len(r.api.log()) != before {
 		t.Errorf("who is known: %d after %q", got, r.api.log()[before:])

@@ -21,6 +21,8 @@ const (
 	VNI = 4096
 	// Port is the UDP port of RFC 7348, the only one that Windows uses.
 	Port = 4789
+	// LinuxPort is the UDP port that Linux, flannel and Cilium use by default, from before RFC 7348.
+	LinuxPort = 8472
 )
 
 // MAC is the hardware address of a tunnel end.

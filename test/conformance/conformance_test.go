@@ -44,7 +44,8 @@ func TestParse(t *testing.T) {
 		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is not a regular expression: error parsing regexp: missing closing ): `(`"},
 		{map[string]string{"WIDE": "1", "NODES": "3", "PROXY_MODE": "connect"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial, PROXY_MODE=connect; 8 processes, 3 nodes"},
 		{map[string]string{"WIDE": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
-		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out"},
+		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, Serial; 8 processes, 2 nodes"},
+		{map[string]string{"WIDE": "1", "SUBSET": "1"}, "WIDE=1 cannot be combined with ALL or SUBSET: leave them out"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
 	} {
 		o, err := parse(func(name string) string { return test.env[name] })
@@ -69,8 +70,11 @@ func TestWideLeavesOut(t *testing.T) {
 		"[sig-storage] CSI Volumes [Driver: csi-hostpath] [Testpattern: Dynamic PV (default fs)] volumes should store data":      true,
 		"[sig-node] DRA [Feature:DynamicResourceAllocation] kubelet must retry":                                                  true,
 		"[sig-node] Pod InPlace Resize Container [FeatureGate:InPlacePodVerticalScaling] guaranteed":                             false,
+		"[sig-apps] Daemon set [Serial] should run and stop simple daemon [Conformance]":                                         true,
+		"[sig-apps] Daemon set [Serial] should surge pods onto nodes when spec was updated":                                      false,
+		"[sig-node] [Feature:Example] Liveness liveness pods should be automatically restarted":                                  false,
 	} {
-		o := options{wide: true, sigs: []string{sigOf(name)}}
+		o := options{wide: true, serial: strings.Contains(name, "[Serial]"), sigs: []string{sigOf(name)}}
 		if got := o.matches(name); got == out {
 			t.Errorf("%s: selected %t, want %t", name, got, !out)
 		}

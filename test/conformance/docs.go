@@ -30,7 +30,7 @@ a real control plane, and two nodes with a Docker engine each.
     make conformance SUBSET=1                         a few tests of each subject, in minutes
     make conformance PROCS=4 NODES=1                  number of parallel tests (8), of schedulable nodes (2); three are in three zones
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
-    make conformance WIDE=1                           the tests beyond Conformance that this cluster can run
+    make conformance WIDE=1                           the tests beyond Conformance that this cluster can run; with SERIAL=1 the Serial ones
     make conformance NETWORK_MODE=overlay             another mode of the pod network; also cni
     make conformance STORAGE=csi                      the tests of provisioned volumes, on a cluster with a CSI driver
     make conformance ENGINE=29                        Docker 29 with containerd's image store; also 29-overlay2, 28 and 25

@@ -146,8 +146,8 @@ func (o *options) combinable() error {
 	if o.storage != "" && (o.all || o.wide || o.subset) {
 		return errors.New("STORAGE cannot be combined with ALL, WIDE or SUBSET, because it selects its own tests: leave them out")
 	}
-	if o.wide && (o.all || o.serial || o.subset) {
-		return errors.New("WIDE=1 cannot be combined with ALL, SERIAL or SUBSET: leave them out")
+	if o.wide && (o.all || o.subset) {
+		return errors.New("WIDE=1 cannot be combined with ALL or SUBSET: leave them out")
 	}
 	if o.all && o.focus == nil {
 		return errors.New("ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems")

@@ -38,7 +38,7 @@ func TestDocumentedCommands(t *testing.T) {
 	env := append(os.Environ(), "KUBECONFIG="+cluster.Kubeconfig(),
 		"PATH="+strings.Join([]string{cluster.Tools, filepath.Dir(cluster.Binary("kubelet")), os.Getenv("PATH")}, string(filepath.ListSeparator)))
 	ran := 0
-	for _, c := range page.Commands(string(text), "go", "kubectl", "kubelet", "proxy") {
+	for _, c := range page.Commands(string(text), "go", "kubectl", "kubelet", "proxy", "curl") {
 		if !c.Block || c.Argv[0] == "go" && !asks(c.Argv) {
 			continue
 		}
@@ -46,7 +46,11 @@ func TestDocumentedCommands(t *testing.T) {
 		t.Run(strings.Join(c.Argv[:min(len(c.Argv), 5)], " "), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // the program may have to be built first
 			defer cancel()
-			cmd := exec.CommandContext(ctx, "bash", "-euo", "pipefail", "-c", c.Text)
+			bash := []string{"bash", "-euo", "pipefail", "-c", c.Text}
+			cmd := exec.CommandContext(ctx, bash[0], bash[1:]...)
+			if c.Argv[0] == "curl" {
+				cmd = cluster.Nodes[0].Command(ctx, bash...) // the page says so
+			}
 			cmd.Env, cmd.Dir = env, work
 			if c.Argv[0] == "go" {
 				cmd.Dir = cluster.Root
@@ -57,7 +61,7 @@ func TestDocumentedCommands(t *testing.T) {
 			}
 		})
 	}
-	if ran < 6 {
+	if ran < 7 {
 		t.Errorf("found only %d commands: this test does not read the page", ran)
 	}
 }

@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"regexp"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -20,7 +22,7 @@ import (
 )
 
 // spoof sends n UDP packets from a host to an address of this machine's test hosts, each from a different spoofed
-// client.
+// client. Call acceptsSpoofed for the receiver first.
 func spoof(from *lab.Host, to netip.AddrPort, n int) error {
 	return within(from, func() error {
 		socket, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_RAW, syscall.IPPROTO_RAW) // we write the IP header
@@ -41,12 +43,61 @@ func spoof(from *lab.Host, to netip.AddrPort, n int) error {
 			// Source addresses from the benchmark range (RFC 2544), which does not exist here: responses are dropped.
 			binary.BigEndian.PutUint32(packet[12:], 198<<24|18<<16|uint32(i&0x1ffff))
 			binary.BigEndian.PutUint16(packet[20:], uint16(1024+i>>17))
-			if err := syscall.Sendto(socket, packet, 0, target); err != nil && err != syscall.ENOBUFS {
+			err := syscall.Sendto(socket, packet, 0, target)
+			for tries := 0; err == syscall.ENOBUFS && tries < 10_000; tries++ { // the link's queue is full
+				time.Sleep(time.Millisecond)
+				err = syscall.Sendto(socket, packet, 0, target)
+			}
+			if err != nil {
 				return fmt.Errorf("packet %d: %w", i, err)
 			}
 		}
 		return nil
 	})
+}
+
+// acceptsSpoofed makes a node accept packets from addresses to which it has no route, until the test ends. With rp_filter
+// its kernel would drop the flood before the proxy receives it.
+func (s *space) acceptsSpoofed(node *lab.Host) {
+	s.Helper()
+	for _, name := range []string{"all", "eth0"} { // the higher one counts
+		path := "/proc/sys/net/ipv4/conf/" + name + "/rp_filter"
+		before, err := node.Exec(s.Context(), "cat", path)
+		s.must(err)
+		set := func(value string) error {
+			_, err := node.Exec(context.Background(), "sh", "-c", "echo "+value+" > "+path)
+			return err
+		}
+		s.must(set("0"))
+		s.Cleanup(func() {
+			if err := set(strings.TrimSpace(before)); err != nil {
+				s.Error(err)
+			}
+		})
+	}
+}
+
+// proxyFigure returns the sum of the metrics of a node's proxy that a pattern matches, name and labels.
+func (s *space) proxyFigure(node *lab.Host, pattern string) (sum float64) {
+	s.Helper()
+	page, err := ask(s.Context(), node, "http://127.0.0.1:10249/metrics")
+	s.must(err)
+	found := regexp.MustCompile(`(?m)^`+pattern+` (\S+)$`).FindAllStringSubmatch(page, -1)
+	if len(found) == 0 {
+		s.Fatalf("the proxy of %s has no metric %s", node.Name, pattern)
+	}
+	for _, match := range found {
+		value, err := strconv.ParseFloat(match[len(match)-1], 64)
+		s.must(err)
+		sum += value
+	}
+	return sum
+}
+
+// proxyLimit returns the use and the value of a limit of a node's relay.
+func (s *space) proxyLimit(node *lab.Host, of string) (used, limit float64) {
+	s.Helper()
+	return s.proxyFigure(node, `kubeproxy_relay_limit_used\{of="`+of+`"\}`), s.proxyFigure(node, `kubeproxy_relay_limit\{of="`+of+`"\}`)
 }
 
 // TestHostileAffinity: a hundred thousand spoofed clients use a Service with session affinity. The proxy's memory stays
@@ -79,11 +130,15 @@ func TestHostileAffinity(t *testing.T) {
 	v.rounds(10)
 	proxy := near.Process("proxy")
 	before := s.memory(proxy)
+	s.acceptsSpoofed(near)
 	const packets = 400_000
 	s.must(spoof(cluster.Control, front(1), packets))
 	v.rounds(20)
 	after := s.memory(proxy)
 	v.unharmed()
+	if used, limit := s.proxyLimit(near, "affinity_clients_of_front"); used != limit {
+		t.Errorf("a front has %.0f of %.0f clients with affinity: the flood did not arrive", used, limit)
+	}
 	t.Logf("%d packets of spoofed clients: the proxy has %.1f MiB in memory, %.1f before", packets, float64(after)/(1<<20), float64(before)/(1<<20))
 	if more := after - before; more > 40<<20 {
 		t.Errorf("it took %d MiB more, want 40 at most", more>>20)
@@ -150,13 +205,24 @@ func TestHostileUDPPorts(t *testing.T) {
 	v.resolves("DNS by its Service", near, lab.DNSAddress, "udp")
 	v.ask("another client", cluster.Control, func() error { return echoes(fronts[0].String()) })
 	v.rounds(3)
+	s.acceptsSpoofed(near)
+	const closed = `kubeproxy_relay_limited_total\{limit="sessions[a-z_]*",outcome="closed"\}`
+	before, most, limit := s.proxyFigure(near, closed), 0.0, 0.0
 	for range 3 {
 		for _, front := range fronts {
 			s.must(spoof(cluster.Control, front, 12_000))
+			var used float64
+			used, limit = s.proxyLimit(near, "sessions")
+			most = max(most, used)
 		}
 		v.rounds(3)
 	}
 	v.unharmed()
+	made := s.proxyFigure(near, closed) - before
+	t.Logf("at most %.0f of %.0f sessions, %.0f closed to make room", most, limit, made)
+	if most < limit*9/10 || most > limit || made <= 0 { // some end by themselves until the figure is read
+		t.Errorf("at most %.0f of %.0f sessions, %.0f closed to make room: the flood did not arrive", most, limit, made)
+	}
 }
 
 // TestHostileConnections: one pod opens as many idle connections to a Service as it can. The Service stays reachable
@@ -194,6 +260,18 @@ func TestHostileConnections(t *testing.T) {
 	v.unharmed()
 	lines := strings.Split(strings.TrimSpace(s.logs("greedy")), "\n")
 	t.Log("the greedy pod: ", lines[len(lines)-1])
+	if mode := os.Getenv("PROXY_MODE"); mode == "connect" || mode == "auto" {
+		return // these connections do not pass the relay
+	}
+	var held float64
+	if _, err := fmt.Sscanf(lines[len(lines)-1], "hoarded %f", &held); err != nil {
+		t.Fatalf("the greedy pod: %q, %v", lines[len(lines)-1], err)
+	}
+	_, limit := s.proxyLimit(near, "source_ports_to_endpoint_of_client")
+	refused := s.proxyFigure(near, `kubeproxy_relay_limited_total\{limit="(connections|source_ports)[a-z_]*",outcome="refused"\}`)
+	if held < limit*9/10 || held > limit || refused <= 0 {
+		t.Errorf("one pod holds %.0f of %.0f connections, %.0f were refused; want nearly all and some", held, limit, refused)
+	}
 }
 
 // TestHostileImage: an image's labels claim that its containers belong to a victim, and its other fields request what

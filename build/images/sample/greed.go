@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -78,7 +79,8 @@ func hide(args []string) error {
 	return sleep(nil)
 }
 
-// hoard opens connections until it has as many as it wants or is refused a hundred times in a row.
+// hoard opens connections until it has as many as it wants or is refused a hundred times in a row. A connection counts once
+// the server has answered on it: a proxy that refuses may accept it first. After that the server waits for another request.
 func hoard(args []string) error {
 	if len(args) != 2 {
 		return errors.New("hoard: want an address and a number")
@@ -89,7 +91,7 @@ func hoard(args []string) error {
 	}
 	var held []net.Conn
 	for refused := 0; len(held) < n && refused < 100; {
-		conn, err := net.DialTimeout("tcp", args[0], 2*time.Second)
+		conn, err := served(args[0])
 		if err != nil {
 			refused++
 			continue
@@ -105,4 +107,20 @@ func hoard(args []string) error {
 		conn.Close()
 	}
 	return err
+}
+
+// served returns a connection to a web server that has answered a request on it.
+func served(addr string) (net.Conn, error) {
+	conn, err := net.DialTimeout("tcp", addr, 2*time.Second)
+	if err != nil {
+		return nil, err
+	}
+	_, write := io.WriteString(conn, "GET / HTTP/1.1\r\nHost: sample\r\n\r\n")
+	late := conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+	_, read := conn.Read(make([]byte, 1024))
+	if err := errors.Join(write, late, read); err != nil {
+		conn.Close()
+		return nil, err
+	}
+	return conn, nil
 }

@@ -34,7 +34,7 @@ func commands() []command {
 		{"burrow", "DIR DEPTH BYTES   write a file so deep below a directory that no path leads to it", burrow},
 		{"litter", "DIR N   make so many empty files", litter},
 		{"hide", "FILE BYTES   write a file, remove it and keep it open until told to end", hide},
-		{"hoard", "ADDR N   hold so many TCP connections open without a word, until told to end", hoard},
+		{"hoard", "ADDR N   hold so many TCP connections to a web server open, each after one request, until told to end", hoard},
 		{"hold", "BYTES   take so much memory, and keep it until told to end", hold},
 		{"threads", "N   start so many threads, and keep them until told to end", threads},
 		{"count", "N [WIDTH]   print N numbered lines of at least WIDTH bytes, every 10000th of them long", count},

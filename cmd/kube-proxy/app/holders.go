@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"strconv"
 
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"k8s.io/client-go/rest"
 
@@ -23,7 +24,7 @@ func (s *settings) holders(server string) proxy.Holders {
 	}
 	for _, listen := range []netip.AddrPort{s.config.Healthz, s.config.Metrics} {
 		if listen.Port() != 0 {
-			h.Ports = append(h.Ports, proxy.ReservedPort{Port: listen.Port(), Of: "the proxy"})
+			h.Ports = append(h.Ports, proxy.ReservedPort{Port: listen.Port(), Protocol: v1.ProtocolTCP, Of: "the proxy"})
 		}
 	}
 	return h

@@ -40,7 +40,7 @@ func TestHolders(t *testing.T) {
 	if got, want := h.String(), "pod ranges: 10.244.0.0/16\nAPI servers: 10.1.0.5:6443\n"; got != want {
 		t.Errorf("holders are\n%s\nwant\n%s", got, want)
 	}
-	if got, want := fmt.Sprint(h.Ports, h.NodePortAddresses), "[{20256 the proxy} {20249 the proxy}] [10.1.0.0/24]"; got != want {
+	if got, want := fmt.Sprint(h.Ports, h.NodePortAddresses), "[{20256 TCP the proxy} {20249 TCP the proxy}] [10.1.0.0/24]"; got != want {
 		t.Errorf("ports are %s, want %s", got, want)
 	}
 }

@@ -72,7 +72,7 @@ func (h *host) applyGateways(want []network.Gateway) error {
 	for _, g := range want {
 		link, err := h.bridge(g.Interface)
 		if err == nil {
-			err = errors.Join(ensureAddress(link, g.Address), setUp(link))
+			err = errors.Join(ignoreRouters(g.Interface), ensureAddress(link, g.Address), setUp(link))
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("cannot set address %s on %s: %w", g.Address, g.Interface, err))
@@ -264,7 +264,7 @@ func ensureDevice(have netlink.Link, d vxlan.Device) error {
 			return err
 		}
 	}
-	return errors.Join(ensureAddress(have, d.Address), setUp(have))
+	return errors.Join(ignoreRouters(d.Name), ensureAddress(have, d.Address), setUp(have))
 }
 
 // sameTunnel compares a device's immutable properties, and the hardware address, which others may have cached.

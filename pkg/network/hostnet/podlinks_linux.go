@@ -142,13 +142,13 @@ func (p *podLinks) MakeBridge(n podlink.Network) error {
 		if r.Subnet.Addr().Is4() {
 			continue
 		}
-		for key, value := range map[string]string{"disable_ipv6": "0", "accept_ra": "0", "accept_dad": "0"} {
+		for key, value := range map[string]string{"disable_ipv6": "0", "accept_dad": "0"} {
 			if err := writeSysctl("net/ipv6/conf/"+n.Bridge+"/"+key, value); err != nil {
 				return fmt.Errorf("cannot prepare the pods' bridge for IPv6: %w", err)
 			}
 		}
 	}
-	return setUp(link)
+	return errors.Join(ignoreRouters(n.Bridge), setUp(link))
 }
 
 // RemoveBridge implements podlink.Kernel.
@@ -164,6 +164,16 @@ func (p *podLinks) RemoveBridge(name string) error {
 		return fmt.Errorf("cannot remove the pods' bridge %s: %w", name, err)
 	}
 	return nil
+}
+
+// ignoreRouters makes this host ignore router advertisements from an interface. A pod that may send raw packets could otherwise become this host's
+// router (CVE-2020-10749), also where pods have no IPv6 addresses.
+func ignoreRouters(name string) error {
+	err := writeSysctl("net/ipv6/conf/"+name+"/accept_ra", "0")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // a kernel without IPv6
+	}
+	return err
 }
 
 // writeSysctl sets a sysctl of the calling thread's network namespace unless it already has the value.

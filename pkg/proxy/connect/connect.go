@@ -43,10 +43,18 @@ type Kernel interface {
 	EndFlows(leads func(Key, Endpoint) bool) (ended int, err error)
 	// Decisions returns how many decisions the programs made.
 	Decisions() (tcp, udp, refused uint64)
+	// Uses returns how much of the maps that clients fill is used; nil: unknown.
+	Uses() []Use
 	// Remove removes all programs and maps from the host.
 	Remove() error
 	// Close releases this process' resources. Programs and maps stay.
 	Close()
+}
+
+// Use is the use of a limit. For limits per client: of the one with the most.
+type Use struct {
+	Of          string
+	Used, Limit int
 }
 
 // readEach is the number of full comparisons that trust what was written before the maps are read again. Only a program

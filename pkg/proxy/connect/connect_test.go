@@ -78,6 +78,7 @@ func (k *fakeKernel) Do(op Op) error {
 
 func (k *fakeKernel) EndFlows(func(Key, Endpoint) bool) (int, error) { return 0, nil }
 func (k *fakeKernel) Decisions() (tcp, udp, refused uint64)          { return 0, 0, 0 }
+func (k *fakeKernel) Uses() []Use                                    { return nil }
 
 func (k *fakeKernel) Remove() error {
 	fresh := newFakeKernel()

@@ -19,6 +19,7 @@ import (
 	"github.com/cilium/ebpf/features"
 	"github.com/cilium/ebpf/link"
 	"golang.org/x/sys/unix"
+	"k8s.io/klog/v2"
 )
 
 // layout is the version of the maps' layout. A proxy with another layout creates its own maps, fills them, switches the
@@ -278,14 +279,19 @@ func (k *linuxKernel) Read() (*Contents, error) {
 	return c, errors.Join(readAll(k.maps["fronts"], c.Fronts), readAll(k.maps["slots"], c.Slots), readAll(k.maps["members"], c.Members))
 }
 
-// readAll reads a map in batches of some thousand entries.
+// readAll copies a map.
 func readAll[K comparable, V any](m *ebpf.Map, to map[K]V) error {
+	return eachEntry(m, func(key K, value V) { to[key] = value })
+}
+
+// eachEntry reads a map in batches of some thousand entries.
+func eachEntry[K comparable, V any](m *ebpf.Map, do func(K, V)) error {
 	const batch = 4096
 	keys, values := make([]K, batch), make([]V, batch)
 	for cursor := (ebpf.MapBatchCursor{}); ; {
 		n, err := m.BatchLookup(&cursor, keys, values, nil)
 		for i := range n {
-			to[keys[i]] = values[i]
+			do(keys[i], values[i])
 		}
 		if errors.Is(err, ebpf.ErrKeyNotExist) {
 			return nil
@@ -335,6 +341,23 @@ func (k *linuxKernel) Decisions() (tcp, udp, refused uint64) {
 		}
 	}
 	return tcp, udp, refused
+}
+
+// Uses implements Kernel.
+func (k *linuxKernel) Uses() []Use {
+	if k.maps == nil {
+		return nil
+	}
+	var sockets, most, sticky int
+	err := errors.Join(
+		eachEntry(k.maps["connected"], func(uint64, pair) { sockets++ }),
+		eachEntry(k.maps["clients"], func(_ uint64, count int64) { most = max(most, int(count)) }),
+		eachEntry(k.maps["affinity"], func(affinityKey, affinityValue) { sticky++ }))
+	if err != nil {
+		klog.V(2).InfoS("Cannot count the entries of the BPF maps", "err", err)
+		return nil
+	}
+	return []Use{{"udp_sockets", sockets, maxConnected}, {"udp_sockets_of_client", most, maxConnectedOfClient}, {"affinity_clients", sticky, maxClients}}
 }
 
 // Close implements Kernel.

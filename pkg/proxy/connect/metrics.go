@@ -12,6 +12,8 @@ var (
 	frontsDesc    = prometheus.NewDesc("kubeproxy_connect_fronts", "ClusterIP ports for which the kernel chooses an endpoint when a client on this host connects", nil, nil)
 	leftDesc      = prometheus.NewDesc("kubeproxy_connect_fronts_without_room", "ClusterIP ports that are relayed because the BPF maps have no room for them or the kernel did not accept them", nil, nil)
 	decisionsDesc = prometheus.NewDesc("kubeproxy_connect_decisions_total", "Connections and UDP flows for which the kernel chose an endpoint (tcp, udp), or refused because there is none (refused)", []string{"result"}, nil)
+	limitDesc     = prometheus.NewDesc("kubeproxy_connect_limit", "Limit on what clients make the kernel remember", []string{"of"}, nil)
+	usedDesc      = prometheus.NewDesc("kubeproxy_connect_limit_used", "Use of the limit. For limits per client: the highest use", []string{"of"}, nil)
 )
 
 func newMetrics(b *Balancer) *metrics {
@@ -25,6 +27,8 @@ func (m *metrics) Describe(to chan<- *prometheus.Desc) {
 	to <- frontsDesc
 	to <- leftDesc
 	to <- decisionsDesc
+	to <- limitDesc
+	to <- usedDesc
 	m.ended.Describe(to)
 	m.attached.Describe(to)
 }
@@ -34,11 +38,16 @@ func (m *metrics) Collect(to chan<- prometheus.Metric) {
 	m.of.mu.Lock()
 	fronts, left := len(m.of.entries), len(m.of.left)+len(m.of.refused)
 	tcp, udp, refused := m.of.kernel.Decisions()
+	uses := m.of.kernel.Uses()
 	m.of.mu.Unlock()
 	to <- prometheus.MustNewConstMetric(frontsDesc, prometheus.GaugeValue, float64(fronts))
 	to <- prometheus.MustNewConstMetric(leftDesc, prometheus.GaugeValue, float64(left))
 	for result, count := range map[string]uint64{"tcp": tcp, "udp": udp, "refused": refused} {
 		to <- prometheus.MustNewConstMetric(decisionsDesc, prometheus.CounterValue, float64(count), result)
+	}
+	for _, u := range uses {
+		to <- prometheus.MustNewConstMetric(limitDesc, prometheus.GaugeValue, float64(u.Limit), u.Of)
+		to <- prometheus.MustNewConstMetric(usedDesc, prometheus.GaugeValue, float64(u.Used), u.Of)
 	}
 	m.ended.Collect(to)
 	m.attached.Collect(to)

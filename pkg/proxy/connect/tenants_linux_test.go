@@ -154,6 +154,12 @@ func TestShareOfConnected(t *testing.T) {
 			t.Fatalf("after %d sockets: %v", len(held), err)
 		}
 	}
+	full := map[string]string{}
+	for _, u := range h.kernel.Uses() {
+		full[u.Of] = fmt.Sprint(u.Used, " of ", u.Limit)
+	}
+	expect(t, "UDP sockets of one client", full["udp_sockets_of_client"], fmt.Sprint(maxConnectedOfClient, " of ", maxConnectedOfClient))
+	expect(t, "UDP sockets", full["udp_sockets"], fmt.Sprint(maxConnectedOfClient, " of ", maxConnected))
 	if err := unix.Connect(held[0], &unix.SockaddrInet4{Port: 53, Addr: [4]byte{10, 96, 0, 1}}); err == nil {
 		t.Error("a client at its share connects a socket once more: is it counted twice when it closes?")
 	}
@@ -200,6 +206,11 @@ func TestFloodOfAffinity(t *testing.T) {
 			}
 		}
 		expect(t, "pushed out", ask("tcp", "10.96.0.1:80", nil), had)
+		for _, u := range h.kernel.Uses() {
+			if u.Of == "affinity_clients" && (u.Used < u.Limit/2 || u.Used > u.Limit || u.Limit != maxClients) { // the kernel evicts ahead
+				t.Errorf("%d of %d clients are remembered, want nearly all", u.Used, u.Limit)
+			}
+		}
 	}
 	runtime.LockOSThread() // and never unlocked: this thread ends in another namespace
 	for range 200 {        // so many that chance leaves no endpoint without one
