@@ -11,6 +11,9 @@ import (
 	"net/netip"
 )
 
+// KubeletsNetwork is the name of the l2bridge or transparent network that the kubelet makes for pods. (An overlay is named after its tunnel.)
+const KubeletsNetwork = "winkube"
+
 // Errors that callers distinguish. A Client wraps them.
 var (
 	// ErrNotFound: the object does not exist.

@@ -124,7 +124,7 @@ type State struct {
 }
 
 const (
-	defaultName = "winkube"
+	defaultName = hns.KubeletsNetwork // on Linux too
 	bridgeName  = "winkube0"
 	// LabelPods marks the engine network that we may replace when no container uses it.
 	LabelPods = "io.winkube.network"

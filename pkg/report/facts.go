@@ -11,7 +11,19 @@ type Facts struct {
 	Services []netip.Prefix `json:"services,omitempty"` // ranges of the cluster's ServiceCIDRs
 	Pods     []netip.Prefix `json:"pods,omitempty"`     // ranges of the Nodes that it maintains routes to
 	// Balancers is the network of HNS whose load balancers are the proxy's; nothing in HNS says who made one. "": it has none.
-	Balancers string `json:"balancers,omitempty"`
+	Balancers string  `json:"balancers,omitempty"`
+	Routes    bool    `json:"routes,omitempty"` // it maintains routes to all Nodes with ranges, so that Pods are all there are
+	Serving   Serving `json:"serving,omitzero"`
+}
+
+// Serving is how the proxy serves Services on its host, for doctor. Each value is followed by its source.
+type Serving struct {
+	BackEnd       string `json:"backEnd,omitempty"` // relay, portproxy, hnslb or connect
+	BackEndFrom   string `json:"backEndFrom,omitempty"`
+	DSR           string `json:"dsr,omitempty"` // on or off; "": the back end has no such choice
+	DSRFrom       string `json:"dsrFrom,omitempty"`
+	Interface     string `json:"interface,omitempty"` // with the addresses of Services
+	InterfaceFrom string `json:"interfaceFrom,omitempty"`
 }
 
 // FactsFile contains Facts. The zero FactsFile is empty, never changes and must not be written.
@@ -25,7 +37,7 @@ func FactsOfHost(windows bool) (FactsFile, error) {
 
 // Write replaces all Facts atomically; zero Facts remove the file. Idempotent.
 func (f FactsFile) Write(facts Facts) error {
-	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods)+len(facts.Balancers) == 0); err != nil {
+	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods)+len(facts.Balancers) == 0 && !facts.Routes && facts.Serving == Serving{}); err != nil {
 		return fmt.Errorf("cannot report to the kubelet what is known of the cluster: %w", err)
 	}
 	return nil

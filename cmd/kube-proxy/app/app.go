@@ -96,7 +96,7 @@ func run(args []string) (int, error) {
 		return 0, o.writeConfig(fs)
 	}
 	if o.initOnly {
-		return 0, nil
+		return 0, o.check()
 	}
 	var w *wiring
 	if err == nil {
@@ -133,6 +133,16 @@ func run(args []string) (int, error) {
 		group.Go(func() error { return w.settings.serve(ctx, w.config, addresses, w.table) })
 		return group.Wait()
 	}), nil
+}
+
+// check refuses what this host cannot do.
+func (o *options) check() error {
+	facts, err := host.Read()
+	if err != nil {
+		return err
+	}
+	_, err = o.settings(facts)
+	return o.file.Located(err)
 }
 
 // begin reads command line and configuration again.
@@ -221,7 +231,7 @@ func (s *settings) tellKubelet(problems []routes.Problem) error {
 func (s *settings) newRoutes(table routes.RoutingTable, facts *sharedFacts, problem func(routes.Problem), apiServers []netip.Addr) *routes.Manager {
 	known := routes.Known{ClusterCIDRs: s.clusterCIDRs, APIServers: apiServers}
 	return routes.New(routes.Config{Mode: s.mode, Node: s.config.Node.Name, Options: routes.Options{NextHop: s.nextHop, Tunnel4: s.windows, Known: known}},
-		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts.Facts, Problem: problem, Here: s.tellKubelet, Pods: facts.setPods})
+		routes.Parts{Table: table, Clock: clock.RealClock{}, Facts: facts.Facts, Problem: problem, Here: s.tellKubelet, Pods: facts.podSetter(s.mode)})
 }
 
 // serve assembles the parts and runs them.
@@ -244,7 +254,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		klog.InfoS("Cannot watch the host's addresses; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
 	}
-	facts := newSharedFacts(s.windows, s.ownBalancers())
+	facts := newSharedFacts(s.windows, s.ownBalancers(), s.served(addresses))
 	sys := newSystem()
 	merged := wake.New()
 	joinHints(ctx, &running, merged, hints)

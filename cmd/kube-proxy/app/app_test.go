@@ -122,7 +122,7 @@ func TestMistakes(t *testing.T) {
 	}{
 		{"--master=x --userspace-backend=netsh", "--userspace-backend=netsh: want relay or portproxy", windows},
 		{"--master=x --userspace-backend=portproxy", "want relay", linux},
-		{"--master=x --proxy-mode=kernelspace", "--network-name or KUBE_NETWORK", windows},
+		{"--master=x --proxy-mode=kernelspace --network-mode=cni", "--network-name or KUBE_NETWORK, the HNS network of the pods, whose name another program chooses with --network-mode=cni", windows},
 		{"--master=x --proxy-mode=kernelspace --network-name=cbr0", "build 14393) has no load balancers", server2016},
 		{"--master=x --network-mode=overlay", "build 14393) does not support subnets of other nodes, which needs build 17763 (Server 2019, with the updates from KB4489899 on); want host-gateway", server2016},
 		{"--master=x --network-mode=overlay --proxy-mode=userspace", "--proxy-mode=userspace: pods of a Windows overlay (--network-mode=overlay) reach Services only through HNS load balancers; want kernelspace", windows},
@@ -160,6 +160,32 @@ func TestOverlay(t *testing.T) {
 		}
 		if want := map[string]string{byHNS: "kernelspace", byRelay: "userspace"}[c.backEnd]; err == nil && s.config.Mode != want {
 			t.Errorf("%s on %s: mode %s, want %s", c.args, c.facts.OS, s.config.Mode, want)
+		}
+	}
+}
+
+// TestKnownNetwork: the network's name is needed only where another program makes it, also to remove load balancers.
+func TestKnownNetwork(t *testing.T) {
+	t.Setenv(envInterface, "")
+	server2016 := windows
+	server2016.WindowsBuild = 14393
+	for _, c := range []struct {
+		env, args, want string
+		facts           host.Facts
+	}{
+		{"", "--master=x --proxy-mode=kernelspace", "winkube", windows},
+		{"", "--master=x --proxy-mode=kernelspace --network-mode=upstream", "winkube", windows},
+		{"", "--cleanup", "winkube", windows},
+		{"", "--cleanup --network-mode=cni", "", windows},
+		{"", "--cleanup --network-mode=cni --network-name=cbr0", "cbr0", windows},
+		{"mine", "--cleanup", "mine", windows},
+		{"", "--cleanup", "", server2016}, // its HNS has no load balancers
+		{"", "--cleanup", "", linux},
+	} {
+		t.Setenv("KUBE_NETWORK", c.env)
+		o, _ := mustParse(t, strings.Fields(c.args)...)
+		if s, err := o.settings(c.facts); err != nil || s.hns.Network != c.want {
+			t.Errorf("%s: %v, %+v, want network %q", c.args, err, s, c.want)
 		}
 	}
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/hnslb"
 	"github.com/winkube/winkube/pkg/proxy/portproxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
+	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/routes"
 	"github.com/winkube/winkube/pkg/vxlan"
 	"github.com/winkube/winkube/pkg/wake"
@@ -43,6 +45,7 @@ const firstHNSBuild = 17763
 // setBackEnd chooses the back end.
 func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	windows := facts.OS == "windows"
+	s.backEndFrom = o.why(facts, s.mode)
 	if o.config.Mode == "auto" {
 		o.config.Mode = ""
 		if !windows {
@@ -53,6 +56,9 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	s.config.Mode, s.backEnd = "userspace", o.userspaceBackend
 	if windows && facts.WindowsBuild >= firstHNSBuild {
 		s.hns.Network, s.hns.Build = cmp.Or(o.config.Winkernel.NetworkName, os.Getenv("KUBE_NETWORK")), facts.WindowsBuild
+		if s.mode == routes.HostGateway || s.mode == routes.Upstream { // the kubelet makes the network
+			s.hns.Network = cmp.Or(s.hns.Network, hns.KubeletsNetwork)
+		}
 	}
 	if windows && s.mode == routes.Overlay {
 		mode = cmp.Or(string(o.config.Mode), "kernelspace")
@@ -81,9 +87,50 @@ func (o *options) setBackEnd(s *settings, facts host.Facts) error {
 	}
 	s.config.Mode, s.backEnd = "kernelspace", byHNS
 	if s.hns.Network == "" {
-		return fmt.Errorf("--proxy-mode=kernelspace: want --network-name or KUBE_NETWORK, the HNS network of the pods")
+		return fmt.Errorf("--proxy-mode=kernelspace: want --network-name or KUBE_NETWORK, the HNS network of the pods, whose name another program chooses with --network-mode=%s", s.mode)
 	}
 	return nil
+}
+
+// why returns the reason for the back end, for doctor.
+func (o *options) why(facts host.Facts, mode routes.Mode) string {
+	system := "Linux"
+	if facts.OS == "windows" {
+		system = fmt.Sprintf("build %d", facts.WindowsBuild)
+	}
+	switch chosen := o.config.Mode; {
+	case chosen == "auto":
+		return "--proxy-mode=auto, on " + system
+	case facts.OS != "windows" && chosen == "kernelspace":
+		return "the default: only Windows has --proxy-mode=kernelspace"
+	case chosen != "" && chosen != "userspace":
+		return "--proxy-mode=" + string(chosen)
+	case o.userspaceBackend != byRelay:
+		return "--userspace-backend=" + o.userspaceBackend
+	case chosen != "":
+		return "--proxy-mode=" + string(chosen)
+	case facts.OS == "windows" && mode == routes.Overlay:
+		return "the default of --network-mode=overlay on Windows"
+	}
+	return "the default of " + system
+}
+
+// served returns how this proxy serves Services, for doctor.
+func (s *settings) served(on relay.Addresses) report.Serving {
+	out := report.Serving{BackEnd: s.backEnd, BackEndFrom: s.backEndFrom, Interface: s.serviceInterface, InterfaceFrom: envInterface}
+	if out.Interface == "" {
+		out.Interface, out.InterfaceFrom = addresses.OwnInterface, "the interface that the proxy makes"
+		if own, ok := on.(*onSwitch); ok {
+			out.Interface = own.name
+		}
+	}
+	if s.backEnd == byHNS {
+		out.DSR, out.DSRFrom = "off", "the default"
+		if s.hns.DSR {
+			out.DSR, out.DSRFrom = "on", "--enable-dsr"
+		}
+	}
+	return out
 }
 
 // setOverlay checks the requirements of a Windows overlay: its pods send to Services through the virtual switch, which
@@ -250,7 +297,7 @@ func (sys *system) removeRules(ctx context.Context) error {
 }
 
 // cleanup removes what previous proxies left in Windows, whatever their back end was. Load balancers are removed only
-// if their network is named.
+// if their network is known.
 func (s *settings) cleanup(ctx context.Context, sys system) error {
 	errs := []error{sys.removeRules(ctx)}
 	if sys.netsh != nil {
@@ -259,15 +306,19 @@ func (s *settings) cleanup(ctx context.Context, sys system) error {
 	return errors.Join(append(errs, s.removeBalancers(ctx, sys))...)
 }
 
-// removeBalancers removes HNS load balancers of previous runs if their network is named.
+// removeBalancers removes HNS load balancers of previous runs if their network is known. A host without HNS
+// has none.
 func (s *settings) removeBalancers(ctx context.Context, sys system) error {
 	if sys.hns == nil || s.hns.Network == "" {
 		return nil
 	}
 	config := s.hns
 	config.Client = sys.hns
-	if err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil); !errors.Is(err, hns.ErrNotFound) && !errors.Is(err, hns.ErrOld) {
-		return err
+	err := hnslb.New(config).Sync(ctx, &proxy.Table{}, nil)
+	for _, none := range []error{hns.ErrNotFound, hns.ErrOld, hns.ErrNoContainers} {
+		if errors.Is(err, none) {
+			return nil
+		}
 	}
-	return nil
+	return err
 }

@@ -214,4 +214,7 @@ func TestRetiredFlags(t *testing.T) {
 	if code := Main([]string{"--init-only"}); code != 0 {
 		t.Errorf("--init-only: exit code %d", code)
 	}
+	if code := Main([]string{"--init-only", "--proxy-mode=ipvs"}); code == 0 { // for node join
+		t.Error("--init-only accepts a mode that does not exist")
+	}
 }

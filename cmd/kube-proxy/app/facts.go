@@ -19,18 +19,18 @@ type sharedFacts struct {
 	file report.FactsFile // "": no file to write
 
 	mu      sync.Mutex
-	known   report.Facts
-	said    bool // known.Services was read and logged
-	written bool // the file is up to date
+	known   report.Facts // Balancers and Serving are set from the start
+	said    bool         // known.Services was read and logged
+	written bool         // the file is up to date
 }
 
 // newSharedFacts returns the facts of a proxy whose load balancers are on a network of HNS; "": it has none.
-func newSharedFacts(windows bool, balancers string) *sharedFacts {
+func newSharedFacts(windows bool, balancers string, serving report.Serving) *sharedFacts {
 	file, err := report.FactsOfHost(windows)
 	if err != nil {
 		klog.ErrorS(err, "Cannot share with the kubelet what is known of the cluster; it learns from Services alone")
 	}
-	return &sharedFacts{Facts: routes.NewFacts(), file: file, known: report.Facts{Balancers: balancers}}
+	return &sharedFacts{Facts: routes.NewFacts(), file: file, known: report.Facts{Balancers: balancers, Serving: serving}}
 }
 
 // SetServices implements kubeproxy.Facts.
@@ -46,29 +46,32 @@ func (s *sharedFacts) SetServices(ranges []netip.Prefix) {
 			klog.InfoS("Learnt from the cluster", "what", "ranges of Services", "value", ranges, "from", "its ServiceCIDRs")
 		}
 	}
-	s.set(ranges, s.known.Pods)
+	s.set(ranges, s.known.Pods, s.known.Routes)
 }
 
-// setPods sets the ranges of the Nodes that have routes.
-func (s *sharedFacts) setPods(ranges []netip.Prefix) {
-	merged := learn.Merge(ranges)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.set(s.known.Services, merged)
+// podSetter returns the function that sets the ranges of the Nodes that have routes in mode.
+func (s *sharedFacts) podSetter(mode routes.Mode) func([]netip.Prefix) {
+	all := mode == routes.HostGateway || mode == routes.Overlay // in other modes other programs have the routes
+	return func(ranges []netip.Prefix) {
+		merged := learn.Merge(ranges)
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.set(s.known.Services, merged, all)
+	}
 }
 
 // set writes changed facts. The caller holds the lock. After a failure it writes again with the next Sync. Until the
 // ranges of Services are read, the previous proxy's file stays: if they vanished, the kubelet would guess narrower ones
 // and change the pods' network.
-func (s *sharedFacts) set(services, pods []netip.Prefix) {
+func (s *sharedFacts) set(services, pods []netip.Prefix, routes bool) {
 	if !s.said {
-		s.known.Pods = pods
+		s.known.Pods, s.known.Routes = pods, routes
 		return
 	}
-	if s.written && slices.Equal(services, s.known.Services) && slices.Equal(pods, s.known.Pods) || s.file == "" {
+	if s.written && slices.Equal(services, s.known.Services) && slices.Equal(pods, s.known.Pods) && routes == s.known.Routes || s.file == "" {
 		return
 	}
-	s.known.Services, s.known.Pods = slices.Clone(services), pods
+	s.known.Services, s.known.Pods, s.known.Routes = slices.Clone(services), pods, routes
 	err := s.file.Write(s.known)
 	if s.written = err == nil; err != nil {
 		klog.ErrorS(err, "The kubelet learns from Services alone")

@@ -74,11 +74,11 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.IntVar(&o.metricsPort, "metrics-port", 10249, "port of /metrics if --metrics-bind-address has none; 0: not served")
 	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "open the ports of this program in Windows Firewall, with portproxy also the ports that Windows listens on for it; false: write no rules")
 	fs.BoolVar(&c.EnableProfiling, "profiling", c.EnableProfiling, "serve /debug/pprof beside /metrics")
-	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules that a proxy left on this host, with --network-name also its HNS load balancers, and exit")
+	fs.BoolVar(&o.cleanup, "cleanup", false, "remove the addresses, interface, routes and rules that a proxy left on this host, and its HNS load balancers, and exit; give --network-mode, --network-name, --connect-cgroup or --config, and the environment, as the proxy had them")
 
-	fs.BoolVar(&o.initOnly, "init-only", false, "exit immediately; the proxy has nothing to initialize")
+	fs.BoolVar(&o.initOnly, "init-only", false, "check flags and configuration, and exit; the proxy has nothing to initialize")
 
-	fs.StringVar(&c.Winkernel.NetworkName, "network-name", c.Winkernel.NetworkName, "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=overlay: the network that the kubelet makes)")
+	fs.StringVar(&c.Winkernel.NetworkName, "network-name", c.Winkernel.NetworkName, "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=host-gateway, upstream or overlay: the network that the kubelet makes)")
 	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third address of this node's pod range, which the kubelet reserves)")
 	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "direct server return; for kernelspace")
 	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; logged and ignored")

@@ -23,7 +23,8 @@ import (
 type settings struct {
 	config           kubeproxy.Config
 	backEnd          string
-	firewall         bool // Windows Firewall admits clients on other hosts
+	backEndFrom      string // why
+	firewall         bool   // Windows Firewall admits clients on other hosts
 	hns              hnslb.Config
 	serviceInterface string // "": one that we create
 	nodePorts        []netip.Prefix
@@ -57,7 +58,7 @@ func (o *options) settings(facts host.Facts) (*settings, error) {
 			return nil, err
 		}
 	}
-	if o.config.ClientConnection.Kubeconfig == "" && o.master == "" && !o.cleanup {
+	if o.config.ClientConnection.Kubeconfig == "" && o.master == "" && !o.cleanup && !o.initOnly {
 		return nil, fmt.Errorf("want --kubeconfig or --master")
 	}
 	return s, nil

@@ -10,6 +10,7 @@ import (
 // onSwitch sets the addresses of an adapter that exists only while our virtual switch does.
 type onSwitch struct {
 	relay.Addresses
+	name   string                      // of the adapter
 	exists func() (bool, error)        // whether the adapter exists; an error: unknown
 	make   func(context.Context) error // creates the switch and waits for the adapter
 }

@@ -61,7 +61,7 @@ func ownAddresses(ctx context.Context) (relay.Addresses, error) {
 	}
 	held, _ := addresses.New(name) // just seen, and each Set checks again
 	again := func(ctx context.Context) error { _, err := makeSwitch(ctx); return err }
-	return &onSwitch{Addresses: held, exists: func() (bool, error) { return adapterExists(name) }, make: again}, nil
+	return &onSwitch{Addresses: held, name: name, exists: func() (bool, error) { return adapterExists(name) }, make: again}, nil
 }
 
 // makeSwitch creates the switch if its adapter is known to be missing, waits for the adapter and returns its name. It
