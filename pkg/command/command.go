@@ -63,7 +63,12 @@ type runner struct {
 // so that nothing in the working directory or PATH can replace a system tool; on Linux in PATH and then in the usual sbin and bin directories, which
 // a service's PATH often lacks. Programs run in the C locale, so that their output can be parsed.
 func New() Runner {
-	return &runner{dirs: searchDirs(), env: cLocale(os.Environ()), paths: map[string]string{}}
+	return NewWith(nil)
+}
+
+// NewWith returns New's Runner, whose programs also see env, NAME=value each; it overrides this process's environment.
+func NewWith(env []string) Runner {
+	return &runner{dirs: searchDirs(), env: append(cLocale(os.Environ()), env...), paths: map[string]string{}}
 }
 
 // NewPrivate returns a Runner whose programs see only env and whose stdout may contain secrets: errors do not include it.

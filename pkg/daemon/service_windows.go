@@ -63,6 +63,15 @@ func (windowsServices) Read(name string) (have *Registration, running *Running, 
 	return have, running, err
 }
 
+// Installed returns the flags and the environment (NAME=value) of a program's service; none if it is not installed.
+func Installed(name string) (flags, env []string, err error) {
+	have, _, err := windowsServices{}.Read(name)
+	if err != nil || have == nil {
+		return nil, nil, err
+	}
+	return Program{}.flagsOf(have), have.Env, nil
+}
+
 func query(s *mgr.Service) (*Running, error) {
 	status, err := s.Query()
 	if err != nil {

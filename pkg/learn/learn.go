@@ -26,6 +26,12 @@ type Flags struct {
 	Pods     []netip.Prefix // --cluster-cidr
 	DNS      []netip.Addr   // --cluster-dns
 	Domain   string         // --cluster-domain
+	// Doctor adds lines about the proxy.
+	Doctor bool
+	// Windows says that what the proxy did not report is a fault: pods' networks there depend on it.
+	Windows bool
+	// NoRanges says that this host's network does not depend on the ranges of pods, as with --network-mode=cni and external.
+	NoRanges bool
 }
 
 // Seen is what a kubelet can see of its cluster.
@@ -74,6 +80,9 @@ func Decide(flags Flags, seen Seen) Known {
 	for _, decide := range []func(Flags, Seen, *Known) Line{serviceRanges, podRanges, dnsServers, domain} {
 		k.Lines = append(k.Lines, decide(flags, seen, &k))
 	}
+	if flags.Doctor {
+		k.Lines = append(k.Lines, serving(flags, seen.Reported.Serving)...)
+	}
 	return k
 }
 
@@ -103,10 +112,35 @@ func podRanges(flags Flags, seen Seen, k *Known) Line {
 	if len(flags.Pods) > 0 {
 		k.Pods, line.From = sorted(flags.Pods), "--cluster-cidr"
 	}
-	if line.Value = join(k.Pods); line.Value == "" {
+	line.Value = join(k.Pods)
+	switch {
+	case line.Value != "":
+	case seen.Reported.Routes:
+		line.Value = "only this Node's own"
+	default:
 		line.From = "no proxy reports them; the private range around this Node's own counts"
+		if flags.Windows && !flags.NoRanges {
+			line.Fix = "give --cluster-cidr; the proxy reports them with --network-mode=host-gateway and overlay (Get-EventLog Application -Source kube-proxy -Newest 5)"
+		}
 	}
 	return line
+}
+
+// serving says how the proxy serves Services.
+func serving(flags Flags, s report.Serving) []Line {
+	const what = "back end of Services"
+	if s.BackEnd == "" {
+		line := Line{What: what, From: "no proxy of this program reports it"}
+		if flags.Windows {
+			line.Fix = "C:\\k\\proxy.exe service status; it does not matter if another proxy serves this Node"
+		}
+		return []Line{line}
+	}
+	out := []Line{{What: what, Value: s.BackEnd, From: s.BackEndFrom}}
+	if s.DSR != "" {
+		out = append(out, Line{What: "direct server return", Value: s.DSR, From: s.DSRFrom})
+	}
+	return append(out, Line{What: "interface of Service addresses", Value: s.Interface, From: s.InterfaceFrom})
 }
 
 func dnsServers(flags Flags, seen Seen, k *Known) Line {

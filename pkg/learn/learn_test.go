@@ -114,6 +114,15 @@ func TestDecide(t *testing.T) {
 			"ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts",
 			"cluster DNS: unknown: there is no Service kube-system/kube-dns, and none there with the label k8s-app=kube-dns",
 			"cluster domain: cluster.local, from a guess: the cluster DNS did not answer"}, 3},
+		{"nothing on Linux", Flags{Doctor: true}, Seen{}, []string{"", "", "", "", "back end of Services: unknown: no proxy of this program reports it"}, 3},
+		{"nothing on Windows", Flags{Doctor: true, Windows: true}, Seen{}, []string{"", "ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts", "", "",
+			"back end of Services: unknown: no proxy of this program reports it"}, 5},
+		{"a network of others on Windows", Flags{Doctor: true, Windows: true, NoRanges: true}, Seen{Services: all, Domain: "x", Reported: report.Facts{Serving: report.Serving{BackEnd: "relay", BackEndFrom: "the default of build 20348",
+			Interface: "vEthernet (x)", InterfaceFrom: "INTERFACE_TO_ADD_SERVICE_IP"}}}, []string{"", "ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts", "", "",
+			"back end of Services: relay, from the default of build 20348", "interface of Service addresses: vEthernet (x), from INTERFACE_TO_ADD_SERVICE_IP"}, 0},
+		{"the first Node on Windows", Flags{Doctor: true, Windows: true}, Seen{Services: all, Domain: "x", Reported: report.Facts{Routes: true, Serving: report.Serving{BackEnd: "hnslb", BackEndFrom: "--proxy-mode=kernelspace",
+			DSR: "off", DSRFrom: "the default", Interface: "vEthernet (KubeProxySwitch)", InterfaceFrom: "the switch that the proxy makes"}}}, []string{"", "ranges of pods: only this Node's own, from the Nodes, which the proxy reports", "", "",
+			"back end of Services: hnslb, from --proxy-mode=kernelspace", "direct server return: off, from the default", "interface of Service addresses: vEthernet (KubeProxySwitch), from the switch that the proxy makes"}, 0},
 		{"Services", Flags{}, Seen{Services: all, Domain: "corp.example"}, []string{
 			"ranges of Services: 10.96.0.0/27, from the cluster IPs of its Services", "ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts",
 			"cluster DNS: 10.96.0.10, from the Service kube-system/kube-dns", "cluster domain: corp.example, from the name that the cluster DNS has for 10.96.0.1"}, 0},
@@ -122,19 +131,22 @@ func TestDecide(t *testing.T) {
 			"cluster DNS: 10.96.0.20, from the Service kube-system/coredns", "cluster domain: x, from the name that the cluster DNS has for 10.96.0.1"}, 0},
 		{"a report of another cluster", Flags{Domain: "x"}, Seen{Services: all, Reported: report.Facts{Services: prefixes("172.30.0.0/16")}}, []string{
 			"ranges of Services: 10.96.0.0/27, from the cluster IPs of its Services", "", "", "cluster domain: x, from --cluster-domain"}, 0},
-		{"flags", Flags{prefixes("10.96.1.2/16"), prefixes("10.0.0.0/8"), addrs("169.254.20.10"), "y"}, Seen{Services: all, Domain: "corp.example",
+		{"flags", Flags{Services: prefixes("10.96.1.2/16"), Pods: prefixes("10.0.0.0/8"), DNS: addrs("169.254.20.10"), Domain: "y"}, Seen{Services: all, Domain: "corp.example",
 			Reported: report.Facts{Services: prefixes("10.96.0.0/12"), Pods: prefixes("10.244.0.0/22")}}, []string{
 			"ranges of Services: 10.96.0.0/16, from --service-cidr", "ranges of pods: 10.0.0.0/8, from --cluster-cidr",
 			"cluster DNS: 169.254.20.10, from --cluster-dns", "cluster domain: y, from --cluster-domain"}, 0},
 	} {
 		k, fixes := Decide(test.flags, test.seen), 0
 		for i, line := range k.Lines {
-			if want := test.want[i]; want != "" && line.String() != want {
-				t.Errorf("%s: %s, want %s", test.name, line, want)
+			if i < len(test.want) && test.want[i] != "" && line.String() != test.want[i] {
+				t.Errorf("%s: %s, want %s", test.name, line, test.want[i])
 			}
 			if line.Fix != "" {
 				fixes++
 			}
+		}
+		if len(k.Lines) < len(test.want) {
+			t.Errorf("%s: %v, want %q", test.name, k.Lines, test.want)
 		}
 		if fixes != test.fixes {
 			t.Errorf("%s: %d lines are faults, want %d", test.name, fixes, test.fixes)

@@ -51,8 +51,9 @@ type Parts struct {
 	Elevated  bool
 	Engine    func(ctx context.Context) (docker.Info, error)
 	Services  Services
-	// CheckFlags refuses flags that the programs would refuse.
-	CheckFlags func(ctx context.Context, kubelet, proxy []string) error
+	// CheckKubelet and CheckProxy refuse flags that the programs would refuse on this host.
+	CheckKubelet func() error
+	CheckProxy   func(ctx context.Context, flags []string) error
 	// ProtectDir creates a directory that only administrators and the system may write to, and CheckOwner refuses files of other owners.
 	ProtectDir func(dir string) (changed bool, err error)
 	CheckOwner func(path string) error
@@ -93,7 +94,7 @@ func Join(ctx context.Context, cfg Config, parts Parts) error {
 		return oneLine(err)
 	}
 	for _, step := range []func(context.Context) error{
-		j.checkHost, j.findCluster, gate{j}.checkCluster, // nothing is changed before
+		j.checkKubelet, j.checkHost, j.findCluster, gate{j}.checkCluster, // nothing is changed before
 		j.makeDirectories, j.copyPrograms, issuer{j}.getCertificate, j.startKubelet, j.awaitNode, issuer{j}.getProxyCredentials, j.startProxy, j.awaitReady,
 	} {
 		if err := step(ctx); err != nil {
@@ -173,6 +174,14 @@ const (
 	firstLateMajor = 23
 )
 
+// checkKubelet checks the kubelet's flags as the installation of its service will.
+func (j *joiner) checkKubelet(context.Context) error {
+	if err := j.CheckKubelet(); err != nil {
+		return fmt.Errorf("flags for the kubelet: %w", err)
+	}
+	return nil
+}
+
 // checkHost checks this host.
 func (j *joiner) checkHost(ctx context.Context) error {
 	windows := j.Facts.OS == "windows"
@@ -198,7 +207,7 @@ func (j *joiner) checkHost(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := j.CheckFlags(ctx, j.KubeletFlags, j.ProxyFlags); err != nil {
+	if err := j.CheckProxy(ctx, j.ProxyFlags); err != nil {
 		return err
 	}
 	j.say("host: %s, Docker %s, Node %s", j.Facts.OSImage, info.Version, j.NodeName)

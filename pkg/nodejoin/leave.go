@@ -23,7 +23,8 @@ type LeaveParts struct {
 	OS       string
 	Elevated bool
 	Services Services
-	Run      command.Runner // for the proxy, which cleans up after itself
+	// Run runs the proxy, which cleans up after itself, with env in addition to this process's environment.
+	Run func(env []string) command.Runner
 	// Pods stops and removes all pods' containers of this host's engine.
 	Pods func(ctx context.Context) (count int, err error)
 	// Release has CNI plugins release what the removed pods had. The proxy still runs, because a plugin may reach the API server by its Service.
@@ -98,19 +99,47 @@ func (v *leaver) service(ctx context.Context, s Service) error {
 	return err
 }
 
-// proxy stops the proxy and has it remove its addresses, switch, routes, port proxy and firewall rules.
+// proxy stops the proxy and has it remove its addresses, switch, load balancers, routes, port proxy and firewall rules. Its service has the flags and
+// the environment that say where they are, so it is removed only when they are gone: a second run needs them, too.
 func (v *leaver) proxy(ctx context.Context) error {
-	program := v.layout.Proxy()
-	stopped := v.service(ctx, Service{Name: "proxy", Program: program})
-	if !there(program) {
-		v.say("proxy: %s is not there", program)
-		return stopped
+	s := Service{Name: "proxy", Program: v.layout.Proxy()}
+	if !there(s.Program) {
+		v.say("proxy: %s is not there", s.Program)
+		return v.service(ctx, s)
 	}
-	if _, err := v.Run.Run(ctx, nil, program, "--cleanup"); err != nil {
-		return errors.Join(stopped, err)
+	flags, env, err := v.Services.Installed(s)
+	if err != nil {
+		return fmt.Errorf("service %s: cannot read its flags, which say what to clean up: %w", s.Name, err)
 	}
-	v.say("proxy: addresses, switch, routes and rules are removed")
-	return stopped
+	if err := v.Services.Stop(ctx, s); err != nil {
+		return err
+	}
+	if _, err := v.Run(env).Run(ctx, nil, s.Program, append([]string{"--cleanup"}, placesIn(flags)...)...); err != nil {
+		return err
+	}
+	v.say("proxy: addresses, switch, load balancers, routes and rules are removed")
+	return v.service(ctx, s)
+}
+
+// places are the proxy's flags that say where it left something, and as which Node.
+var places = []string{"config", "network-name", "network-mode", "connect-cgroup", "hostname-override"}
+
+// placesIn returns the places among the flags of a service. It omits a configuration file that is gone, without which the proxy would not start.
+func placesIn(flags []string) (out []string) {
+	for i, flag := range flags {
+		name, value, whole := strings.Cut(strings.TrimLeft(flag, "-"), "=")
+		name = strings.ReplaceAll(name, "_", "-")
+		if !strings.HasPrefix(flag, "--") || !slices.Contains(places, name) {
+			continue
+		}
+		if !whole && i+1 < len(flags) { // --name value
+			value = flags[i+1]
+		}
+		if name != "config" || there(value) {
+			out = append(out, "--"+name+"="+value)
+		}
+	}
+	return out
 }
 
 func (v *leaver) pods(ctx context.Context) error {

@@ -27,20 +27,33 @@ type Services interface {
 	Check(s Service) error
 	// Ensure makes the service run with these flags, now and after each boot. It restarts the service if something differed or if again is set.
 	Ensure(ctx context.Context, s Service, again bool) (changed bool, err error)
+	// Installed returns the flags and the environment (NAME=value) with which the service runs; none if it is not installed.
+	Installed(s Service) (flags, env []string, err error)
+	// Stop stops the service. A missing service is not an error.
+	Stop(ctx context.Context, s Service) error
 	// Remove stops the service and removes it. A missing service is not an error.
 	Remove(ctx context.Context, s Service) (removed bool, err error)
 }
 
-// NewServices returns the Services for a host of layout l.
-func NewServices(l Layout, run command.Runner) Services {
+// ReadService returns the flags and the environment of a Windows service, by the service manager's name: daemon.Installed.
+type ReadService func(name string) (flags, env []string, err error)
+
+// NewServices returns the Services for a host of layout l. Only Windows uses read.
+func NewServices(l Layout, run command.Runner, read ReadService) Services {
 	if l.OS == "windows" {
-		return windowsServices{run}
+		return windowsServices{run, read}
 	}
 	return systemd{l, run}
 }
 
 // windowsServices uses the installed programs: `kubelet.exe service install`, which checks the flags first.
-type windowsServices struct{ run command.Runner }
+type windowsServices struct {
+	run  command.Runner
+	read ReadService
+}
+
+// registered are our programs' names in Windows' service manager.
+var registered = map[string]string{"kubelet": "kubelet", "proxy": "kube-proxy"}
 
 // Check implements Services: the program checks its own flags.
 func (windowsServices) Check(Service) error { return nil }
@@ -64,13 +77,30 @@ func (w windowsServices) Ensure(ctx context.Context, s Service, again bool) (cha
 	return changed || again || !strings.Contains(string(output), "already"), err
 }
 
+// Installed implements Services.
+func (w windowsServices) Installed(s Service) (flags, env []string, err error) {
+	return w.read(registered[s.Name])
+}
+
+// notInstalled is part of the output of `service stop` and `service uninstall` if there is no such service.
+const notInstalled = "is not installed"
+
+// Stop implements Services.
+func (w windowsServices) Stop(ctx context.Context, s Service) error {
+	_, err := w.run.Run(ctx, nil, s.Program, "service", "stop")
+	if err != nil && strings.Contains(err.Error(), notInstalled) {
+		return nil
+	}
+	return err
+}
+
 // Remove implements Services. Without the program the service cannot run either.
 func (w windowsServices) Remove(ctx context.Context, s Service) (removed bool, err error) {
 	output, err := w.run.Run(ctx, nil, s.Program, "service", "uninstall")
 	if errors.Is(err, command.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
-	return !strings.Contains(string(output), "is not installed"), err
+	return !strings.Contains(string(output), notInstalled), err
 }
 
 //go:embed units/*.service
@@ -157,7 +187,43 @@ func (s systemd) Ensure(ctx context.Context, of Service, again bool) (changed bo
 	return true, s.systemctl(ctx, "start", of.Name)
 }
 
-// Remove implements Services. It stops a unit that join did not write, but keeps its file.
+// Installed implements Services. It reads the settings, which an administrator may have changed, as systemd does (EnvironmentFile in
+// systemd.exec(5)), except for values of several lines.
+func (s systemd) Installed(of Service) (flags, env []string, err error) {
+	text, err := os.ReadFile(s.settings(of))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil, nil
+	}
+	for line := range strings.Lines(string(text)) {
+		name, value, found := strings.Cut(strings.TrimSpace(line), "=")
+		if !found || strings.HasPrefix(name, "#") || strings.HasPrefix(name, ";") {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		if n := len(value); n > 1 && value[0] == value[n-1] && (value[0] == '"' || value[0] == '\'') {
+			value = value[1 : n-1]
+		}
+		if name == variables[of.Name] {
+			flags = strings.Fields(value)
+		} else {
+			env = append(env, name+"="+value)
+		}
+	}
+	return flags, env, err
+}
+
+// Stop implements Services. It leaves a unit alone that join did not write, as Remove does.
+func (s systemd) Stop(ctx context.Context, of Service) error {
+	if unit, err := os.ReadFile(s.unit(of)); err != nil || !bytes.HasPrefix(unit, []byte(mark)) {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return s.systemctl(ctx, "stop", of.Name)
+}
+
+// Remove implements Services. It leaves a unit alone that join did not write.
 func (s systemd) Remove(ctx context.Context, of Service) (removed bool, err error) {
 	unit, err := os.ReadFile(s.unit(of))
 	if errors.Is(err, fs.ErrNotExist) {

@@ -14,6 +14,7 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/nodejoin"
 	"github.com/winkube/winkube/test/apiserver"
@@ -101,7 +102,7 @@ func (b *bare) leaveAll(t *testing.T, before string) {
 func TestLeaveOrder(t *testing.T) {
 	for name, test := range map[string]struct {
 		pods, service error
-		want          string
+		want          string // cleanup runs with the flags of the service
 	}{
 		"all goes well":       {want: "pods release cleanup network"},
 		"a pod stays":         {pods: errors.New("the engine does not answer"), want: "pods cleanup network"},
@@ -139,6 +140,60 @@ func TestLeaveOrder(t *testing.T) {
 			}
 			if told := strings.Contains(b.said.String(), "networks: removed 2 containers"); told != strings.Contains(test.want, "release") {
 				t.Errorf("printed\n%s", b.said.String())
+			}
+		})
+	}
+}
+
+// TestLeaveCleansByFlags: the proxy cleans up with the flags and the environment of its service that say where it left something, and the service goes
+// only afterwards, so that a second run after a failure has them, too.
+func TestLeaveCleansByFlags(t *testing.T) {
+	for name, test := range map[string]struct {
+		system string
+		flags  []string // of the proxy
+		env    []string // of its service
+		want   string
+	}{
+		"kernelspace on Windows": {"windows", []string{"--proxy-mode=kernelspace", "--network-name=cbr0", "--network-mode=cni", "--log-file=C:\\x.log"}, []string{"INTERFACE_TO_ADD_SERVICE_IP=vEthernet (x)", "KUBE_NETWORK=y"},
+			`["INTERFACE_TO_ADD_SERVICE_IP=vEthernet (x)" "KUBE_NETWORK=y"]: --cleanup --hostname-override=other --network-name=cbr0 --network-mode=cni`},
+		"by default":          {"windows", nil, nil, "[]: --cleanup --hostname-override=other"},
+		"a missing file":      {"windows", []string{"--config=/no/such/file", "--network_mode=overlay"}, nil, "[]: --cleanup --hostname-override=other --network-mode=overlay"},
+		"a cgroup on Linux":   {"linux", []string{"--proxy-mode=connect", "--connect-cgroup=/sys/fs/cgroup/x"}, nil, "[]: --cleanup --hostname-override=other --connect-cgroup=/sys/fs/cgroup/x"},
+		"an interface, Linux": {"linux", nil, []string{"INTERFACE_TO_ADD_SERVICE_IP=lo"}, `["INTERFACE_TO_ADD_SERVICE_IP=lo"]: --cleanup --hostname-override=other`},
+		"its configuration":   {"linux", []string{"--config=CONFIG"}, nil, "[]: --cleanup --hostname-override=other --config=CONFIG"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBare(t, test.system)
+			config := filepath.Join(t.TempDir(), "config.yaml")
+			b.must(os.WriteFile(config, nil, 0o644))
+			b.cfg.NodeName, b.env = "other", test.env
+			for _, f := range test.flags {
+				b.cfg.ProxyFlags = append(b.cfg.ProxyFlags, strings.Replace(f, "CONFIG", config, 1))
+			}
+			b.register = func() { b.node(func(n *v1.Node) { n.Name = "other" }) }
+			b.silent = true
+			b.must(b.join())
+			if test.system == "linux" && len(test.env) > 0 { // an administrator adds to the settings
+				file := filepath.Join(b.cfg.Layout.Defaults, "proxy")
+				text, err := os.ReadFile(file)
+				b.must(err)
+				b.must(os.WriteFile(file, append(text, "# lo has them\n"+test.env[0]+"\n"...), 0o644))
+			}
+			run, failed := b.host(), false
+			run.Install(b.cfg.Layout.Proxy(), func(_ []byte, args []string) ([]byte, error) {
+				out, err := b.program("proxy", args)
+				if args[0] == "--cleanup" && !failed {
+					failed, err = true, command.Exit(1, "HNS is not running")
+				}
+				return out, err
+			})
+			if err := nodejoin.Leave(b.Context(), b.cfg.Layout, false, b.leaving(run)); err == nil || !strings.Contains(err.Error(), "HNS is not running") || b.services["proxy"] == nil && test.system == "windows" {
+				t.Errorf("%v, services %v", err, b.services)
+			}
+			b.must(nodejoin.Leave(b.Context(), b.cfg.Layout, false, b.leaving(run)))
+			want := strings.Replace(test.want, "CONFIG", config, 1)
+			if !slices.Equal(b.cleanups, []string{want, want}) || b.services["proxy"] != nil {
+				t.Errorf("cleaned up by\n%s\nwant twice\n%s\nservices %v", strings.Join(b.cleanups, "\n"), want, b.services)
 			}
 		})
 	}
@@ -182,7 +237,7 @@ func TestRefusals(t *testing.T) {
 		"no programs":        {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
 		"flag that join has": {change: func(b *bare) { b.cfg.KubeletFlags = []string{"--node_ip=1.2.3.4"} }, want: "--node_ip=1.2.3.4 for the kubelet: `node join` sets this flag; want --node-ip before the first --"},
 		"flag that is none": {change: func(b *bare) {
-			b.parts.CheckFlags = func(context.Context, []string, []string) error { return errors.New("unknown flag: --x") }
+			b.parts.CheckProxy = func(context.Context, []string) error { return errors.New("unknown flag: --x") }
 		}, want: "unknown flag: --x"},
 		"node's credentials for both": {change: func(b *bare) { b.cfg.Server, b.cfg.Token, b.cfg.Hashes, b.cfg.Kubeconfig = "", "", nil, "/k.conf" },
 			want: "--kubeconfig needs --proxy-kubeconfig: the proxy may not use the node's credentials"},

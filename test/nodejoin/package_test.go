@@ -70,7 +70,7 @@ func TestDropInOfPackage(t *testing.T) {
 	t.Parallel()
 	b := newBare(t, "linux")
 	b.cfg.Layout.Vendor = filepath.Join(filepath.Dir(b.cfg.Layout.Programs), "vendor")
-	b.parts.Services = nodejoin.NewServices(b.cfg.Layout, b.host())
+	b.parts.Services = nodejoin.NewServices(b.cfg.Layout, b.host(), b.read)
 	dropIn := filepath.Join(b.cfg.Layout.Vendor, "kubelet.service.d", "10-kubeadm.conf")
 	b.must(os.MkdirAll(filepath.Dir(dropIn), 0o755))
 	b.must(os.WriteFile(dropIn, nil, 0o644))

@@ -35,6 +35,9 @@ type bare struct {
 	parts    nodejoin.Parts
 	said     bytes.Buffer
 	services map[string][]string // flags of installed services, by name
+	env      []string            // of the Windows service kube-proxy
+	cleanups []string            // "ENV ...: ARGS ..." of the proxy's runs with --cleanup
+	left     []string            // environment of the program that runs next
 	starts   map[string]int
 	engine   docker.Info
 	down     error // of the engine
@@ -73,7 +76,7 @@ func newBare(t *testing.T, system string) *bare {
 	facts := host.Facts{OS: system, OSImage: "Windows Server 2022 Datacenter", WindowsBuild: 20348, Hostname: "win1", SystemUUID: "AAAA", MachineID: "m1"}
 	b.cfg = nodejoin.Config{Server: b.Address(), Token: goodToken, Hashes: []string{b.Hash()}, Programs: from, Layout: layout, Patience: time.Minute}
 	b.parts = nodejoin.Parts{Out: &b.said, Now: time.Now, Facts: facts, Elevated: true, Engine: func(context.Context) (docker.Info, error) { return b.engine, b.down },
-		Services: nodejoin.NewServices(layout, b.host()), CheckFlags: func(context.Context, []string, []string) error { return nil },
+		Services: nodejoin.NewServices(layout, b.host(), b.read), CheckKubelet: func() error { return nil }, CheckProxy: func(context.Context, []string) error { return nil },
 		ProtectDir: daemon.ProtectDir, CheckOwner: daemon.CheckOwner, CopyProgram: daemon.CopyProgram,
 		Doctor: func(context.Context, string) error { fmt.Fprintln(&b.said, "doctor: ok"); return nil }}
 	return b
@@ -97,7 +100,11 @@ func (b *bare) host() *command.Fake {
 func (b *bare) program(name string, args []string) ([]byte, error) {
 	have, installed := b.services[name]
 	switch {
-	case slices.Equal(args, []string{"--cleanup"}):
+	case args[0] == "--cleanup":
+		if b.starts[name] > 0 {
+			b.Errorf("%s cleans up while its service runs", name)
+		}
+		b.cleanups = append(b.cleanups, fmt.Sprintf("%q: %s", b.left, strings.Join(args, " ")))
 		return nil, nil
 	case args[1] == "install" && installed && slices.Equal(have, args[2:]):
 		return []byte(name + ": is installed as wanted"), nil
@@ -117,6 +124,14 @@ func (b *bare) program(name string, args []string) ([]byte, error) {
 		b.starts[name] = 0
 	}
 	return []byte("done"), nil
+}
+
+// read simulates the service manager's record of a Windows service.
+func (b *bare) read(name string) (flags, env []string, err error) {
+	if name == "kube-proxy" && b.services["proxy"] != nil {
+		env = b.env
+	}
+	return b.services[map[string]string{"kubelet": "kubelet", "kube-proxy": "proxy"}[name]], env, nil
 }
 
 func (b *bare) systemctl(args []string) error {
@@ -214,7 +229,8 @@ func names(tree string) string {
 
 // leaving returns the parts of Leave on this host.
 func (b *bare) leaving(run *command.Fake) nodejoin.LeaveParts {
-	return nodejoin.LeaveParts{Out: &b.said, Now: time.Now, OS: b.cfg.Layout.OS, Elevated: true, Services: nodejoin.NewServices(b.cfg.Layout, run), Run: run,
+	return nodejoin.LeaveParts{Out: &b.said, Now: time.Now, OS: b.cfg.Layout.OS, Elevated: true, Services: nodejoin.NewServices(b.cfg.Layout, run, b.read),
+		Run:         func(env []string) command.Runner { b.left = env; return run },
 		Pods:        func(context.Context) (int, error) { return 2, nil },
 		Release:     func(context.Context) ([]string, error) { return nil, nil },
 		Network:     func(context.Context) ([]string, error) { return []string{"network winkube of the engine"}, nil },

@@ -25,6 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/learn"
+	"github.com/winkube/winkube/pkg/network"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/nodejoin"
 	"github.com/winkube/winkube/pkg/otherproxy"
@@ -171,7 +172,8 @@ func lookForOtherProxy(ctx context.Context, windows bool) otherproxy.Found {
 
 // askCluster learns the same facts about the cluster as the kubelet, with the same credentials.
 func (o *hostDoctorOptions) askCluster(ctx context.Context, windows bool) (known learn.Known, err error) {
-	flags := learn.Flags{Domain: strings.Trim(o.clusterDomain, ".")}
+	mode := network.Mode(o.mode)
+	flags := learn.Flags{Domain: strings.Trim(o.clusterDomain, "."), Doctor: true, Windows: windows, NoRanges: mode == network.CNI || mode == network.External || os.Getenv("CONTAINER_NETWORK") != ""}
 	if flags.Services, err = parsePrefixes("service-cidr", o.services); err != nil {
 		return known, err
 	}

@@ -29,6 +29,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/nodejoin"
+	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/volume/mount"
 )
 
@@ -145,7 +146,7 @@ func (o *joinOptions) run(ctx context.Context, out io.Writer) error {
 	elevated, _ := host.Elevated()
 	run := command.New()
 	return nodejoin.Join(ctx, o.Config, nodejoin.Parts{
-		Out: out, Now: time.Now, UserAgent: daemon.UserAgent("kubelet"), Facts: facts, Elevated: elevated, Services: nodejoin.NewServices(o.Layout, run),
+		Out: out, Now: time.Now, UserAgent: daemon.UserAgent("kubelet"), Facts: facts, Elevated: elevated, Services: nodejoin.NewServices(o.Layout, run, daemon.Installed),
 		Engine: func(ctx context.Context) (docker.Info, error) {
 			engine, err := docker.New(docker.Config{Host: parsed.runtime.endpoint, Platform: platformOf(facts), CallTimeout: 10 * time.Second})
 			if err != nil {
@@ -153,17 +154,35 @@ func (o *joinOptions) run(ctx context.Context, out io.Writer) error {
 			}
 			return engine.Client.Info(ctx)
 		},
-		CheckFlags: func(ctx context.Context, _, proxy []string) error {
-			if len(proxy) == 0 {
+		CheckKubelet: o.checkKubelet,
+		CheckProxy: func(ctx context.Context, flags []string) error {
+			if len(flags) == 0 {
 				return nil
 			}
 			program := filepath.Join(o.Programs, filepath.Base(o.Layout.Proxy()))
-			_, err := run.Run(ctx, nil, program, append([]string{"--init-only"}, proxy...)...)
+			_, err := run.Run(ctx, nil, program, append([]string{"--init-only"}, flags...)...)
 			return err
 		},
 		ProtectDir: daemon.ProtectDir, CheckOwner: daemon.CheckOwner, CopyProgram: daemon.CopyProgram,
 		Doctor: func(ctx context.Context, nodeConfig string) error { return o.doctor(ctx, out, nodeConfig) },
 	})
+}
+
+// checkKubelet checks the kubelet's flags like `service install`. Nothing reads the kubeconfig, which does not exist yet, so any file takes its place.
+func (o *joinOptions) checkKubelet() error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	flags := []string{"--kubeconfig=" + self, "--root-dir=" + o.Layout.Root}
+	if o.NodeName != "" {
+		flags = append(flags, "--hostname-override="+o.NodeName)
+	}
+	if o.NodeIP != "" {
+		flags = append(flags, "--node-ip="+o.NodeIP)
+	}
+	_, err = checkService(append(flags, o.KubeletFlags...))
+	return err
 }
 
 // doctor runs the checks of `kubelet doctor` with the kubelet's flags.
@@ -179,6 +198,7 @@ func (o *joinOptions) doctor(ctx context.Context, out io.Writer, nodeConfig stri
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
+	awaitProxy(ctx)
 	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	symptoms, err := h.symptoms(ctx)
@@ -186,6 +206,24 @@ func (o *joinOptions) doctor(ctx context.Context, out io.Writer, nodeConfig stri
 		return err
 	}
 	return printed(out, doctor.Diagnose(symptoms))
+}
+
+// proxyPatience is how long a proxy that was just started has to report how it serves Services. On Windows it may first wait for a new adapter.
+const proxyPatience = 45 * time.Second
+
+// awaitProxy waits until the proxy has reported. If it does not, doctor says so.
+func awaitProxy(ctx context.Context) {
+	file, err := report.FactsOfHost(runtime.GOOS == "windows")
+	if err != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, proxyPatience)
+	defer cancel()
+	_ = file.Watch(ctx, func() { // an error: doctor reads the file
+		if facts, err := file.Read(); err == nil && facts.Serving.BackEnd != "" {
+			cancel()
+		}
+	})
 }
 
 func newLeaveCommand(out io.Writer) *cobra.Command {
@@ -207,14 +245,14 @@ func newLeaveCommand(out io.Writer) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		layout, run := nodejoin.LayoutOf(facts.OS, target, root), command.New()
+		layout := nodejoin.LayoutOf(facts.OS, target, root)
 		elevated, _ := host.Elevated()
 		engine, err := docker.New(docker.Config{Host: endpoint, Platform: platformOf(facts), InfraImage: defaultInfraImage, LogsDir: defaultPodLogsDir()})
 		if err != nil {
 			return fmt.Errorf("--docker-endpoint=%s: %w", endpoint, err)
 		}
 		return nodejoin.Leave(c.Context(), layout, removeData, nodejoin.LeaveParts{Out: out, Now: time.Now, OS: facts.OS, Elevated: elevated,
-			Services: nodejoin.NewServices(layout, run), Run: run,
+			Services: nodejoin.NewServices(layout, command.New(), daemon.Installed), Run: command.NewWith,
 			Pods: func(ctx context.Context) (int, error) {
 				return removePods(ctx, criEngine{engine.Client, engine.Images, engine.Containers})
 			},

@@ -17,11 +17,16 @@ func TestNodeArguments(t *testing.T) {
 		"join a:1 --token=abcdef.0123456789abcdef --discovery-token-ca-cert-hash sha256:1": "--discovery-token-ca-cert-hash=sha256:1: want sha256:",
 		"join a:1 --token abc --ca-cert-hash sha256:12":                                    "--token: 3 characters that are no join token",
 		"join a:1 --tokens=x": "unknown flag: --tokens",
-		"join a:1 --target=k --token=abcdef.0123456789abcdef": "--target=k: want an absolute path",
-		"join a:1 -- --no-such=1":                             "flags for the kubelet: unknown flag: --no-such",
-		"join a:1 -- --max-pods=many":                         "flags for the kubelet: invalid argument",
-		"join --kubeconfig=k.conf":                            "--kubeconfig needs --proxy-kubeconfig",
-		"leave now":                                           `unknown command "now"`,
+		"join a:1 --target=k --token=abcdef.0123456789abcdef":                               "--target=k: want an absolute path",
+		"join a:1 -- --no-such=1":                                                           "flags for the kubelet: unknown flag: --no-such",
+		"join a:1 -- --max-pods=many":                                                       "flags for the kubelet: invalid argument",
+		"join --kubeconfig=k.conf --proxy-kubeconfig=p.conf -- --cluster-dns=x":             "flags for the kubelet: --cluster-dns=x: want ",
+		"join --kubeconfig=k.conf --proxy-kubeconfig=p.conf -- --network-mode=underlay":     "flags for the kubelet: --network-mode=underlay: ",
+		"join --kubeconfig=k.conf --proxy-kubeconfig=p.conf -- --config=/no/such/file.yaml": "flags for the kubelet: --config",
+		"join --kubeconfig=k.conf --proxy-kubeconfig=p.conf -- --config=file.yaml":          "flags for the kubelet: --config=file.yaml: want an absolute path",
+		"join --kubeconfig=k.conf --proxy-kubeconfig=p.conf -- --client-ca-file=/x":         "--client-ca-file=/x for the kubelet: `node join` sets this flag",
+		"join --kubeconfig=k.conf":                                                          "--kubeconfig needs --proxy-kubeconfig",
+		"leave now":                                                                         `unknown command "now"`,
 	} {
 		var out bytes.Buffer
 		command := newNodeCommand(&out)

@@ -177,6 +177,7 @@ func (w *walk) forBuild(text string) string {
 		w.Fatal(err)
 	}
 	text = strings.ReplaceAll(text, "host: Windows Server 2022 Datacenter,", "host: "+name+",")
+	text = strings.ReplaceAll(text, "the default of build 20348", fmt.Sprintf("the default of build %d", w.Build))
 	here, api := engine.Version(server2022)
 	docker, dockerAPI := engine.Version(w.Build)
 	text = strings.NewReplacer("Docker "+here+" answers, API "+api, "Docker "+docker+" answers, API "+dockerAPI, "Docker "+here, "Docker "+docker).Replace(text)
