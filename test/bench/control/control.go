@@ -1,6 +1,8 @@
+//go:build linux
+
 // Command control measures the control plane of a service proxy: the time for a cold start and for one changed
-// endpoint, processor time for both, and resident memory, with 100 and 10,000 services. Both proxies use the same
-// simulated API server, each in a separate network namespace.
+// endpoint, processor time for both, and resident memory, with 100 and 10,000 services. All proxies use the same
+// simulated API server, each in a separate network namespace. Clients of mode connect are in a separate cgroup.
 //
 //	api (protobuf watches) --> proxy under test --> fronts in the namespace --> two servers that identify themselves
 //
@@ -63,8 +65,10 @@ func run(ctx context.Context) error {
 	}
 	out := os.Stdout
 	fmt.Fprintf(out, "\n%-34s %12s %12s %12s %14s %14s %14s %12s\n", "control plane", "cold", "CPU cold", "change p50", "change p99", "CPU per change", "RSS", "peak RSS")
+	ours := filepath.Join(root, "_output/bin/linux/amd64/proxy")
 	for _, proxy := range []struct{ name, mode, path, build string }{
-		{"winkube, relay", "userspace", filepath.Join(root, "_output/bin/linux/amd64/proxy"), "make control"},
+		{"winkube, relay", "userspace", ours, "make control"},
+		{"winkube, connect", connectMode, ours, "make control"},
 		{"upstream, nftables", "nftables", filepath.Join(root, "_output/tools/kube-proxy"), "go run ./test/bench -only proxy"},
 	} {
 		if _, err := os.Stat(proxy.path); err != nil {
@@ -74,12 +78,52 @@ func run(ctx context.Context) error {
 		for _, services := range []int{100, 10000} {
 			cmd := exec.CommandContext(ctx, "unshare", "--net", "setpriv", "--pdeathsig", "KILL", self, hostCommand, proxy.name, proxy.mode, proxy.path, strconv.Itoa(services))
 			cmd.Stdout, cmd.Stderr = out, out
-			if err := cmd.Run(); err != nil {
+			if err := inCgroup(cmd, proxy.mode); err != nil {
 				fmt.Fprintf(out, "%-34s not measured with %d services: %v\n", proxy.name, services, err)
 			}
 		}
 	}
 	return nil
+}
+
+const (
+	connectMode = "connect"
+	cgroupEnv   = "WINKUBE_CONTROL_CGROUP"
+)
+
+// inCgroup runs a command, for mode connect in a new cgroup of version 2, whose clients the proxy serves.
+func inCgroup(cmd *exec.Cmd, mode string) error {
+	if mode != connectMode {
+		return cmd.Run()
+	}
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil { // beside version 1
+		root += "/unified"
+	}
+	group := filepath.Join(root, "winkube-control")
+	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	dir, err := os.Open(group)
+	if err != nil {
+		return err
+	}
+	defer dir.Close()
+	cmd.Env = append(os.Environ(), cgroupEnv+"="+group)
+	cmd.SysProcAttr = &syscall.SysProcAttr{UseCgroupFD: true, CgroupFD: int(dir.Fd())}
+	err = cmd.Run()
+	return errors.Join(err, removeCgroup(group))
+}
+
+// removeCgroup waits for the processes of a cgroup that were just killed.
+func removeCgroup(group string) (err error) {
+	for range 100 {
+		if err = os.Remove(group); !errors.Is(err, syscall.EBUSY) {
+			return err
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return err
 }
 
 // inside runs in the namespace: it measures one proxy with one number of services.

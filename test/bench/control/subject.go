@@ -1,3 +1,5 @@
+//go:build linux
+
 package main
 
 import (
@@ -139,6 +141,9 @@ func (p *subject) start(ctx context.Context, path, mode string) error {
 		args = append(args, "--conntrack-max-per-core=0", "--conntrack-min=0", "--conntrack-tcp-timeout-established=0", "--conntrack-tcp-timeout-close-wait=0")
 	} else {
 		args = append(args, "--network-mode=upstream")
+	}
+	if mode == connectMode {
+		args = append(args, "--connect-cgroup="+os.Getenv(cgroupEnv))
 	}
 	p.cmd = exec.CommandContext(ctx, "setpriv", append([]string{"--pdeathsig", "KILL", path}, args...)...) // dies with this program, even if that is killed
 	p.cmd.Stdout, p.cmd.Stderr = log, log

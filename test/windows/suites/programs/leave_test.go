@@ -39,7 +39,7 @@ func TestNodeJoinRefusesFlags(t *testing.T) {
 	defer w.stop()
 	before, files := world.String(), w.files()
 	for _, c := range []struct{ kubelet, proxy, want string }{
-		{kubelet: "--network-mode=overlay", want: "flags for the kubelet: --network-mode=overlay: "},
+		{kubelet: "--network-mode=overlay", want: "flags for the kubelet: network mode overlay needs Windows Server 2019 (build 17763)"},
 		{kubelet: "--cluster-dns=x", want: "flags for the kubelet: --cluster-dns=x: "},
 		{kubelet: `--config=C:\no\such.yaml`, want: "flags for the kubelet: --config"},
 		{proxy: "--proxy-mode=kernelspace", want: "--proxy-mode=kernelspace: the HNS of this Windows (build 14393)"},
