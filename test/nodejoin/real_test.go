@@ -2,6 +2,7 @@ package nodejoin
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"os"
 	"strings"
@@ -101,14 +102,12 @@ func (c *control) register(kubeconfig string) {
 	} else if err != nil {
 		c.Fatalf("the node may not register itself: %v", err)
 	}
-	made, err := client.CoreV1().Nodes().Get(c.Context(), "win1", metav1.GetOptions{})
+	status := v1.NodeStatus{NodeInfo: v1.NodeSystemInfo{SystemUUID: "aaaa", MachineID: "m1"}, Conditions: []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady"}}}
+	patch, err := json.Marshal(map[string]any{"status": status}) // an update would undo the taints that controllers add meanwhile
 	if err != nil {
 		c.Fatal(err)
 	}
-	made.ResourceVersion = "" // controllers change it, too
-	made.Status.NodeInfo = v1.NodeSystemInfo{SystemUUID: "aaaa", MachineID: "m1"}
-	made.Status.Conditions = []v1.NodeCondition{{Type: v1.NodeReady, Status: v1.ConditionTrue, Reason: "KubeletReady"}}
-	if _, err := client.CoreV1().Nodes().UpdateStatus(c.Context(), made, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.CoreV1().Nodes().PatchStatus(c.Context(), "win1", patch); err != nil {
 		c.Fatal(err)
 	}
 }
