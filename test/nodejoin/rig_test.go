@@ -107,7 +107,7 @@ func (b *bare) program(name string, args []string) ([]byte, error) {
 		b.cleanups = append(b.cleanups, fmt.Sprintf("%q: %s", b.left, strings.Join(args, " ")))
 		return nil, nil
 	case args[1] == "install" && installed && slices.Equal(have, args[2:]):
-		return []byte(name + ": is installed as wanted"), nil
+		return []byte(name + ": is already installed with these settings"), nil
 	case args[1] == "install":
 		b.services[name] = slices.Clone(args[2:])
 	case args[1] == "start":
