@@ -236,7 +236,7 @@ func TestManagerTellsHere(t *testing.T) {
 	pass(true)
 	pass(true)
 	want := []Problem{
-		{Node: "Lin01", Reason: PodCIDRTaken, Here: true, Message: "the pod CIDR overlaps with 192.168.0.0/24 of node Win00, which is older: other nodes send there what is for pods of Lin01; delete this Node, to be registered again with another range"},
+		{Node: "Lin01", Reason: PodCIDRTaken, Here: true, Message: "the pod CIDR overlaps with 192.168.0.0/24 of node Win00, which is older: other nodes send traffic for pods of Lin01 there; delete this Node, so that it registers again with another range"},
 		{Node: "Win01", Reason: ForeignRoute, Here: true, To: pfx("192.168.1.0/24"), Message: "cannot add route 192.168.1.0/24 via 10.1.0.12 src 10.1.0.11 to node Win01: a route 192.168.1.0/24 via 10.1.0.77 is there and was not written by this program; remove it"},
 	}
 	if len(told) != 2 || !slices.Equal(told[0], want) || !slices.Equal(told[1], want) {
