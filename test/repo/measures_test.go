@@ -2,6 +2,9 @@ package repo_test
 
 import (
 	"go/ast"
+	"go/parser"
+	"go/token"
+	"go/types"
 	"maps"
 	"slices"
 	"testing"
@@ -142,11 +145,15 @@ func TestGoroutinesAreAwaited(t *testing.T) {
 	}
 }
 
-// TestWakeUps finds new channels that only wake a goroutine: package wake exists for that.
+// TestWakeUps finds channels that only wake goroutines, because package wake exists for that: those with room for one
+// signal, and those that are closed and replaced.
 func TestWakeUps(t *testing.T) {
 	for _, s := range load(t) {
 		if s.test || !under(s.dir, "pkg", "cmd") || double(s.dir) || s.dir == "pkg/wake" {
 			continue
+		}
+		for _, at := range replaced(s.syntax) {
+			t.Errorf("%s: use wake.Broadcast instead of a channel that is closed and replaced", s.positions.Position(at))
 		}
 		ast.Inspect(s.syntax, func(node ast.Node) bool {
 			call, ok := node.(*ast.CallExpr)
@@ -163,5 +170,57 @@ func TestWakeUps(t *testing.T) {
 			}
 			return true
 		})
+	}
+}
+
+// replaced returns where functions close a channel in a field and assign the same field.
+func replaced(file *ast.File) (found []token.Pos) {
+	for _, declaration := range file.Decls {
+		function, ok := declaration.(*ast.FuncDecl)
+		if !ok || function.Body == nil {
+			continue
+		}
+		closed, assigned := map[string]token.Pos{}, map[string]bool{}
+		ast.Inspect(function.Body, func(node ast.Node) bool {
+			switch n := node.(type) {
+			case *ast.CallExpr:
+				if name, ok := n.Fun.(*ast.Ident); ok && name.Name == "close" && len(n.Args) == 1 {
+					if field, ok := n.Args[0].(*ast.SelectorExpr); ok {
+						closed[types.ExprString(field)] = n.Pos()
+					}
+				}
+			case *ast.AssignStmt:
+				for _, to := range n.Lhs {
+					assigned[types.ExprString(to)] = true
+				}
+			}
+			return true
+		})
+		for field, at := range closed {
+			if assigned[field] {
+				found = append(found, at)
+			}
+		}
+	}
+	return found
+}
+
+func TestReplaced(t *testing.T) {
+	for body, want := range map[string]int{
+		`close(a.news); a.news = make(chan struct{})`:      1,
+		`if a.told != nil { close(a.told); a.told = nil }`: 1,
+		`close(a.done)`: 0,
+		`close(a.done); b.done = make(chan struct{})`:       0,
+		`done := make(chan struct{}); close(done)`:          0,
+		`a.b.news = make(chan struct{}); close(a.b.news)`:   1,
+		`go func() { close(a.n); a.n = make(chan bool) }()`: 1,
+	} {
+		file, err := parser.ParseFile(token.NewFileSet(), "a.go", "package a; func f() { "+body+" }", parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := len(replaced(file)); got != want {
+			t.Errorf("%s: found %d, want %d", body, got, want)
+		}
 	}
 }
