@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
@@ -152,10 +152,10 @@ func TestParse(t *testing.T) {
 }
 
 func TestExamine(t *testing.T) {
-	run := command.NewFake()
-	run.Script("sc.exe query docker", command.Answer{Stdout: "        STATE              : 1  STOPPED \r\n"})
-	run.Script("sc.exe query hns", command.Answer{Stdout: "        STATE              : 4  RUNNING \r\n"})
-	run.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, command.Exit(36, "1060") })
+	run := commandtest.New()
+	run.Script("sc.exe query docker", commandtest.Answer{Stdout: "        STATE              : 1  STOPPED \r\n"})
+	run.Script("sc.exe query hns", commandtest.Answer{Stdout: "        STATE              : 4  RUNNING \r\n"})
+	run.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, commandtest.Exit(36, "1060") })
 	s := Symptoms{Platform: pod.Platform{OS: "windows"}}
 	Examine(t.Context(), &s, run)
 	if s.Services["docker"] != "STOPPED" || s.Services["hns"] != "RUNNING" || s.Services["vmms"] != "" || len(s.Services) != 5 {

@@ -14,7 +14,7 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/nodejoin"
 	"github.com/winkube/winkube/test/apiserver"
@@ -183,7 +183,7 @@ func TestLeaveCleansByFlags(t *testing.T) {
 			run.Install(b.cfg.Layout.Proxy(), func(_ []byte, args []string) ([]byte, error) {
 				out, err := b.program("proxy", args)
 				if args[0] == "--cleanup" && !failed {
-					failed, err = true, command.Exit(1, "HNS is not running")
+					failed, err = true, commandtest.Exit(1, "HNS is not running")
 				}
 				return out, err
 			})
