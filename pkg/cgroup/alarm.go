@@ -67,7 +67,7 @@ func (a *Alarm) arm(at Place, amount int64) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("cannot have the kernel watch the memory of cgroup %s: %w", dir, err)
+		return fmt.Errorf("cannot subscribe to memory notifications of cgroup %s: %w", dir, err)
 	}
 	a.stops = append(a.stops, stop)
 	return nil

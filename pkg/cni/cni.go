@@ -123,7 +123,7 @@ func (cfg Config) load() (list *libcni.NetworkConfigList, file string, err error
 	if len(broken) == 0 {
 		return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has no network; want a file *.conflist, *.conf or *.json", dir)
 	}
-	return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has nothing that can be used: %w", dir, errors.Join(broken...))
+	return nil, "", fmt.Errorf("the CNI configuration directory %s (--cni-conf-dir) has no usable network: %w", dir, errors.Join(broken...))
 }
 
 // read reads a list of plugins, or a file with a single plugin as before CNI 0.3.

@@ -322,7 +322,7 @@ func TestLoad(t *testing.T) {
 	}{
 		{"empty", nil, "conf (--cni-conf-dir) has no network; want a file *.conflist, *.conf or *.json"},
 		{"other files", map[string]string{"readme.txt": "hello"}, "has no network"},
-		{"not JSON", map[string]string{"1.conf": "{"}, "has nothing that can be used: 1.conf: "},
+		{"not JSON", map[string]string{"1.conf": "{"}, "has no usable network: 1.conf: "},
 		{"no plugins", map[string]string{"1.conflist": `{"name": "a", "cniVersion": "1.0.0", "plugins": []}`}, "1.conflist: "},
 		{"first by name", map[string]string{"2.conflist": twoPlugins, "1.conf": `{"name": "one", "cniVersion": "0.2.0", "type": "fake"}`}, "=one"},
 		{"first that can be read", map[string]string{"1.json": "x", "2.conflist": twoPlugins}, "=net"},

@@ -28,7 +28,7 @@ func ReleaseAll(ctx context.Context, cfg Config) (released int, err error) {
 	before := len(p.Records())
 	err = p.Collect(ctx, func(context.Context) (map[string]bool, error) { return nil, nil })
 	if err != nil {
-		err = fmt.Errorf("%w; run this again once the plugins are there and reach what they need, or remove %s and what the network keeps of these containers", err, filepath.Join(recordsIn(cfg.StateDir), "*.json"))
+		err = fmt.Errorf("%w; run this again once the plugins are installed and work, or remove %s and the network's records of these containers", err, filepath.Join(recordsIn(cfg.StateDir), "*.json"))
 	}
 	return before - len(p.Records()), err
 }

@@ -188,38 +188,3 @@ func TestLookup(t *testing.T) {
 		t.Errorf("second look: %q, %v", again, err)
 	}
 }
-
-func TestFake(t *testing.T) {
-	f := NewFake()
-	lines := []string{}
-	f.Install("list", func(stdin []byte, args []string) ([]byte, error) { return []byte(strings.Join(lines, ",")), nil })
-	f.Install("add", func(stdin []byte, args []string) ([]byte, error) {
-		if len(args) != 1 {
-			return nil, Exit(2, "usage: add NAME")
-		}
-		lines = append(lines, args[0]+string(stdin))
-		return nil, nil
-	})
-	f.Script("list", Answer{Err: Exit(4, "locked")}, Answer{Stdout: "scripted"})
-	ctx := t.Context()
-	if _, err := f.Run(ctx, nil, "list"); err == nil || err.Error() != `cannot run "list": exit status 4: locked` {
-		t.Errorf("%v", err)
-	}
-	if out, err := f.Run(ctx, nil, "list"); err != nil || string(out) != "scripted" {
-		t.Errorf("%q, %v", out, err)
-	}
-	f.Run(ctx, []byte("1\n2\n"), "add", "x")
-	if _, err := f.Run(ctx, nil, "add"); err == nil {
-		t.Error("model accepted bad arguments")
-	}
-	if _, err := f.Run(ctx, nil, "del"); !errors.Is(err, ErrNotFound) {
-		t.Errorf("%v", err)
-	}
-	want := "$ list\n! exit status 4: locked\n$ list\n$ add x\n< 1\n< 2\n$ add\n! exit status 2: usage: add NAME\n$ del\n! program not found\n"
-	if got := f.Transcript(); got != want {
-		t.Errorf("transcript:\n%s", got)
-	}
-	if len(lines) != 1 || f.Transcript() != "" {
-		t.Errorf("state: %q", lines)
-	}
-}

@@ -20,6 +20,7 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 const head = "apiVersion: kubelet.config.k8s.io/v1\nkind: CredentialProviderConfig\nproviders:\n"
@@ -44,7 +45,7 @@ const withToken = plain + `  tokenAttributes:
 type bench struct {
 	*Plugins
 	t      *testing.T
-	fake   *command.Fake
+	fake   *commandtest.Runner
 	clock  *testingclock.FakePassiveClock
 	env    []string
 	mu     sync.Mutex
@@ -59,7 +60,7 @@ func newBench(t *testing.T, providers string) *bench {
 	if err := errors.Join(os.WriteFile(config, []byte(head+providers), 0o600), os.WriteFile(program, nil, 0o700)); err != nil {
 		t.Fatal(err)
 	}
-	b := &bench{t: t, fake: command.NewFake(), clock: testingclock.NewFakePassiveClock(time.Unix(0, 0))}
+	b := &bench{t: t, fake: commandtest.New(), clock: testingclock.NewFakePassiveClock(time.Unix(0, 0))}
 	b.fake.Install(program, func(stdin []byte, args []string) ([]byte, error) {
 		if !slices.Equal(args, []string{"get", "--quiet"}) {
 			t.Errorf("args %q", args)
@@ -203,7 +204,7 @@ func TestBadAnswers(t *testing.T) {
 		}
 	}
 	b := newBench(t, plain)
-	b.answer = func(api.CredentialProviderRequest) (string, error) { return "", command.Exit(1, "no network") }
+	b.answer = func(api.CredentialProviderRequest) (string, error) { return "", commandtest.Exit(1, "no network") }
 	if _, err := b.list[0].logins(t.Context(), ofAccount(""), image); err == nil || !strings.Contains(err.Error(), "no network") {
 		t.Errorf("a plugin that fails: %v", err)
 	}

@@ -71,7 +71,7 @@ func (r *configReader) mapping(n *node.Node, t reflect.Type, path string) {
 		key, value := n.Content[i], n.Content[i+1]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		if seen[key.Value] {
-			r.problem(key, at, "stands there twice")
+			r.problem(key, at, "is given twice")
 		}
 		seen[key.Value] = true
 		if t.Kind() == reflect.Map {

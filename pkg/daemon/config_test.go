@@ -71,7 +71,7 @@ func TestReadConfigIsStrict(t *testing.T) {
 		"list: a":                           {"line 1: list: "},
 		"gates: {A: 1}":                     {"line 1: gates.A: "},
 		"items:\n- pattern: x\n- patern: y": {"line 3: items[1].patern: unknown field"},
-		"name: a\nname: b":                  {"line 2: name: stands there twice"},
+		"name: a\nname: b":                  {"line 2: name: is given twice"},
 		"name: [":                           {"line 1"},
 		"- a":                               {"line 1"},
 	} {

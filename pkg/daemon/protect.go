@@ -23,7 +23,7 @@ func checkOwner(path, owner string, own ...string) error {
 	if slices.Contains(trustedOwners, owner) || slices.Contains(own, owner) {
 		return nil
 	}
-	return fmt.Errorf(`%s belongs to account %s, which could change it at any time; want SYSTEM or Administrators: look what it is, then remove it or run: icacls "%[1]s" /setowner *S-1-5-32-544`,
+	return fmt.Errorf(`%s belongs to account %s, which could change it at any time; want SYSTEM or Administrators: check what it is, then remove it or run: icacls "%[1]s" /setowner *S-1-5-32-544`,
 		path, owner)
 }
 

@@ -23,7 +23,7 @@ func protectDir(dir string) (changed bool, err error) {
 		return false, err
 	}
 	if !info.IsDir() {
-		return false, fmt.Errorf("%s is no directory", dir)
+		return false, fmt.Errorf("%s is not a directory", dir)
 	}
 	if info.Mode()&othersWrite == 0 {
 		return false, nil
@@ -37,7 +37,7 @@ func checkOwnerOf(path string) error {
 		return err
 	}
 	if stat, ok := info.Sys().(*syscall.Stat_t); ok && stat.Uid != 0 && int(stat.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s belongs to user %d, who could change it at any time; want root: look what it is, then remove it or run: chown root %[1]s", path, stat.Uid)
+		return fmt.Errorf("%s belongs to user %d, who could change it at any time; want root: check what it is, then remove it or run: chown root %[1]s", path, stat.Uid)
 	}
 	return nil
 }

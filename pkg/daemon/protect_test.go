@@ -49,7 +49,7 @@ func TestProtectDir(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	for path, want := range map[string]string{file: "is no directory", "relative": "want an absolute path"} {
+	for path, want := range map[string]string{file: "is not a directory", "relative": "want an absolute path"} {
 		if _, err := ProtectDir(path); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", path, err, want)
 		}

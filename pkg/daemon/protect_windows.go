@@ -26,7 +26,7 @@ func protectDir(dir string) (changed bool, err error) {
 		return err == nil, pathError(dir, err)
 	}
 	if info, err := os.Lstat(dir); err != nil || !info.IsDir() {
-		return false, fmt.Errorf("%s is no directory, or a link to one: %w", dir, errors.Join(err, os.ErrInvalid))
+		return false, fmt.Errorf("%s is not a directory, or is a link to one: %w", dir, errors.Join(err, os.ErrInvalid))
 	}
 	if err := checkOwnerOf(dir); err != nil || protectedAlready(dir) {
 		return false, err

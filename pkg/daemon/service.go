@@ -131,7 +131,7 @@ func (c *serviceCommand) install(args []string) error {
 		return err
 	}
 	if have != nil && same(*have, want) {
-		c.say("is installed as wanted")
+		c.say("is already installed with these settings")
 		return nil
 	}
 	if c.program.Prepare != nil {
@@ -148,9 +148,9 @@ func (c *serviceCommand) install(args []string) error {
 	}
 	switch {
 	case have == nil:
-		c.say("installed; it starts with Windows, and now by: service start")
+		c.say("installed; it starts with Windows; to start it now: service start")
 	case running.State == stateRunning:
-		c.say("changed; what runs goes on as before until: service stop, service start")
+		c.say("changed; restart the service to apply it: service stop, service start")
 	default:
 		c.say("changed")
 	}
@@ -244,7 +244,7 @@ func (c *serviceCommand) uninstall() error {
 		c.say("is not installed")
 		return nil
 	}
-	c.say("uninstalled; logs and data are left where they are")
+	c.say("uninstalled; logs and data were kept")
 	return nil
 }
 
@@ -322,12 +322,12 @@ func stateName(state uint32) string {
 
 // newServiceCommand returns `PROGRAM service`. Everything after install is the program's own command line, so it is not parsed here.
 func newServiceCommand(c *serviceCommand) *cobra.Command {
-	parent := &cobra.Command{Use: "service", Short: "Makes this program a Windows service, starts and stops it", Args: cobra.NoArgs}
+	parent := &cobra.Command{Use: "service", Short: "Manages this program as a Windows service", Args: cobra.NoArgs}
 	verb := func(use, short string) *cobra.Command {
 		name, _, _ := strings.Cut(use, " ")
 		return &cobra.Command{Use: use, Short: short, Args: cobra.NoArgs, RunE: func(_ *cobra.Command, args []string) error { return c.do(name, args) }}
 	}
-	install := verb("install [flags of the program]", "Makes or changes the service; without flags it keeps those that it has")
+	install := verb("install [flags of the program]", "Creates or changes the service; without flags it keeps its present ones")
 	install.Args, install.DisableFlagParsing = nil, true
 	install.RunE = func(command *cobra.Command, args []string) error {
 		if slices.Contains(args, "--help") || slices.Contains(args, "-h") {
@@ -339,9 +339,9 @@ func newServiceCommand(c *serviceCommand) *cobra.Command {
 		return c.do("install", args)
 	}
 	parent.AddCommand(install, verb("uninstall", "Stops and removes the service; logs and data stay"), verb("start", "Starts the service and waits until it runs"),
-		verb("stop", "Stops the service and waits; pods go on"), verb("status", "Prints what the service is and does"))
+		verb("stop", "Stops the service and waits; pods keep running"), verb("status", "Prints the service's state and settings"))
 	if len(c.program.Command) == 0 {
-		parent.AddCommand(verb("upgrade", "Puts this program in the place of the service's own and starts it; pods go on"), verb("rollback", "Changes the service's program back to the one before; pods go on"))
+		parent.AddCommand(verb("upgrade", "Replaces the service's program with this one and restarts it; pods keep running"), verb("rollback", "Restores the service's previous program; pods keep running"))
 	}
 	return parent
 }

@@ -33,7 +33,7 @@ func (c *serviceCommand) upgrade() error {
 		return err
 	}
 	if same {
-		c.say("%s is of version %s already; an upgrade is said by the new program", path, Version)
+		c.say("%s already has version %s; run service upgrade with the new program", path, Version)
 		return c.start()
 	}
 	if _, err := c.program.Check(c.program.flagsOf(have)); err != nil {
@@ -65,7 +65,7 @@ func (c *serviceCommand) rollback() error {
 			return fmt.Errorf("cannot roll back; nothing was changed: %w", err)
 		}
 	}
-	return c.exchange(path, putBack, "the version before runs again; service rollback, said again, goes forward")
+	return c.exchange(path, putBack, "the previous version runs again; run service rollback once more to return to the newer one")
 }
 
 // installed returns the service's registration.
@@ -106,7 +106,7 @@ func (c *serviceCommand) exchange(path string, change func(path string) error, d
 		return errors.Join(fmt.Errorf("it does not start; restoring the previous program: %w", err), putBack(path), forEach(all, c.manager.Start))
 	}
 	if err := forEach(beside, c.manager.Start); err != nil {
-		return fmt.Errorf("%s runs the changed program, but not what should run beside it: %w", name, err)
+		return fmt.Errorf("%s runs the changed program, but another service that was stopped for it does not start: %w", name, err)
 	}
 	c.say("%s", done)
 	return nil

@@ -77,7 +77,7 @@ func TestUpgrade(t *testing.T) {
 		{name: "cut short between two names", before: "kubelet.exe.old=1 kubelet.exe.new=2", state: stateStopped, verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1"},
 		{name: "cut short before the start", before: "kubelet.exe=2 kubelet.exe.old=1", state: stateStopped, verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.old=1", says: "runs"},
 		{name: "upgrade after a roll-back was cut short", before: "kubelet.exe.back=1 kubelet.exe.old=0", state: stateStopped, verb: "upgrade", want: "kubelet.exe=2 kubelet.exe.back=1 kubelet.exe.old=0"},
-		{name: "back", before: "kubelet.exe=2 kubelet.exe.old=1", verb: "rollback", want: "kubelet.exe=1 kubelet.exe.old=2", says: "the version before runs again"},
+		{name: "back", before: "kubelet.exe=2 kubelet.exe.old=1", verb: "rollback", want: "kubelet.exe=1 kubelet.exe.old=2", says: "the previous version runs again"},
 		{name: "back, cut short at first", before: "kubelet.exe.back=2 kubelet.exe.old=1", state: stateStopped, verb: "rollback", want: "kubelet.exe=1 kubelet.exe.old=2"},
 		{name: "back, cut short later", before: "kubelet.exe=1 kubelet.exe.back=2", state: stateStopped, verb: "rollback", want: "kubelet.exe=1 kubelet.exe.old=2"},
 		{name: "back, from an upgrade cut short", before: "kubelet.exe.old=1 kubelet.exe.new=2", state: stateStopped, verb: "rollback", want: "kubelet.exe=1 kubelet.exe.new=2"},

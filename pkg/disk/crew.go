@@ -194,7 +194,7 @@ func (c *Crew) figure(t *task) Figure {
 			return out
 		}
 		t.slow = true
-		klog.InfoS("Measuring takes long; using the last known figure, or what was counted so far if that is more",
+		klog.InfoS("Measuring is slow; using the last known figure, or the count so far if that is larger",
 			"what", t.key, "since", r.begun, "bytes", out.Used, "files", out.InodesUsed)
 	}
 	return out

@@ -223,7 +223,7 @@ func TestSlowSourceIsLoggedOnce(t *testing.T) {
 		round(i != 2)
 		klog.Flush()
 		text := log.String()
-		late, hung, over := strings.Count(text, "Measuring takes long"), strings.Count(text, "Measuring hangs"), strings.Count(text, "Measuring no longer hangs")
+		late, hung, over := strings.Count(text, "Measuring is slow"), strings.Count(text, "Measuring hangs"), strings.Count(text, "Measuring no longer hangs")
 		if late != want.late || hung != want.hung || over != want.over {
 			t.Errorf("after round %d: %d, %d and %d lines, want %+v:\n%s", i, late, hung, over, want, text)
 		}

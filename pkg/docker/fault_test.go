@@ -208,7 +208,7 @@ func TestTooNew(t *testing.T) {
 	}
 	for range 2 {
 		_, err := r.Observe(t.Context(), "uid")
-		if want := "this Docker is too new: it accepts no API before 1.60, and this kubelet speaks 1.24 to 1.51; install an earlier Docker or a later kubelet"; err == nil || !strings.Contains(err.Error(), want) {
+		if want := "this Docker is too new: it accepts no API version before 1.60, and this kubelet supports 1.24 to 1.51; install an older Docker or a newer kubelet"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %q", err, want)
 		}
 	}

@@ -152,7 +152,7 @@ func features(s Symptoms) (out []netdoctor.Finding) {
 	if s.Services["vmms"] != "" {
 		out = append(out, good("the feature Hyper-V is installed: pods can have Hyper-V isolation"))
 	} else {
-		out = append(out, good("the feature Hyper-V is not installed: pods have process isolation (Install-WindowsFeature Hyper-V would bring it)"))
+		out = append(out, good("the feature Hyper-V is not installed: pods have process isolation (Install-WindowsFeature Hyper-V installs it)"))
 	}
 	switch state := s.Services["docker"]; {
 	case state == "" && s.EngineErr != nil:
@@ -199,7 +199,7 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 	case s.EngineErr != nil && !linux && s.Services["docker"] != "RUNNING":
 		return nil // the finding about the service covers this
 	case s.EngineErr != nil:
-		return []netdoctor.Finding{fault(restart, "Docker does not answer as it should: %v", oneLine(s.EngineErr))}
+		return []netdoctor.Finding{fault(restart, "Docker returned an error: %v", oneLine(s.EngineErr))}
 	case e.Release() <= 17 && older(e.Version, oldestDocker): // developer builds may have old-looking versions
 		out = append(out, fault("install a later Docker Engine", "Docker %s is older than 17.06", e.Version))
 	default:
@@ -211,12 +211,12 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 	switch {
 	case !s.Platform.SharedNetwork || s.InfraName == "":
 	case s.InfraErr != nil:
-		out = append(out, fault("build it for this host as build/pause/Dockerfile says, or docker pull it; --pod-infra-container-image names another", "the pause image %s is not there: %v", s.InfraName, oneLine(s.InfraErr)))
+		out = append(out, fault("build it for this host as build/pause/Dockerfile says, or docker pull it; --pod-infra-container-image names another", "the pause image %s is missing: %v", s.InfraName, oneLine(s.InfraErr)))
 	default:
 		if err := pod.CheckImageFits(s.InfraName, s.Infra, s.Platform, e.Isolation == "hyperv"); err != nil {
 			out = append(out, fault("build/pause/Dockerfile for this host's build", "%v", err))
 		} else {
-			out = append(out, good("the pause image %s is there and fits this host", s.InfraName))
+			out = append(out, good("the pause image %s exists and fits this host", s.InfraName))
 		}
 	}
 	return out
@@ -243,9 +243,9 @@ func disk(d Disk) netdoctor.Finding {
 		percent = d.Available * 100 / d.Capacity
 	}
 	if percent < freePercent {
-		return fault("docker image prune, or a larger disk", "%d%% of the disk are free at %s, %s: below %d%% images are deleted and pods evicted", percent, d.Path, d.What, freePercent)
+		return fault("docker image prune, or a larger disk", "%d%% of the disk is free at %s, %s: below %d%% images are deleted and pods evicted", percent, d.Path, d.What, freePercent)
 	}
-	return good("%d%% of the disk are free at %s, %s", percent, d.Path, d.What)
+	return good("%d%% of the disk is free at %s, %s", percent, d.Path, d.What)
 }
 
 func server(s Server) (out []netdoctor.Finding) {
@@ -257,7 +257,7 @@ func server(s Server) (out []netdoctor.Finding) {
 	case s.Ahead.Abs() > clockSlack:
 		out = append(out, fault("set the clock (w32tm /resync, chronyc makestep)", "this host's clock differs by %s from the API server's: certificates and leases are not valid", s.Ahead.Abs().Round(time.Second)))
 	default:
-		out = append(out, good("the clock is the API server's"))
+		out = append(out, good("the clock agrees with the API server's"))
 	}
 	switch err := kubeclient.CheckSkew(s.Version, s.Ours); {
 	case errors.Is(err, kubeclient.ErrNoVersion):

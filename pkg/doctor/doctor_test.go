@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
@@ -29,7 +29,7 @@ func sound(system string) Symptoms {
 		Disks:       []Disk{{What: "the agent's directory", Path: "/var/lib/kubelet", Disk: host.Disk{Capacity: 100, Available: 60}}},
 		Server:      Server{Asked: true, Version: "v1.36.3", Ours: "v1.36.3", Ahead: 2 * time.Second},
 		Controllers: []string{"cpu", "memory", "pids"},
-		Network:     []netdoctor.Finding{{What: "the network is as it should be"}},
+		Network:     []netdoctor.Finding{{What: "no fault found in the network"}},
 	}
 	if system == "windows" {
 		s.Platform.Build = 20348
@@ -80,21 +80,21 @@ func TestFaults(t *testing.T) {
 		}, "the service docker is stopped", "Docker 17.06 to 20.10"},
 		{"Docker is silent on Server 2016", "windows", func(s *Symptoms) {
 			s.Platform.Build, s.Platform.SharedNetwork, s.EngineErr = 14393, false, errors.New("no pipe")
-		}, "does not answer as it should: no pipe", "later ones do not start"},
+		}, "returned an error: no pipe", "later ones do not start"},
 		{"no Docker", "windows", func(s *Symptoms) {
 			delete(s.Services, "docker")
 			s.Engine, s.EngineErr = docker.Info{}, errors.New("no pipe")
 		}, "there is no service docker", "install Docker Engine"},
 		{"Docker Desktop", "windows", func(s *Symptoms) { s.Engine.OS, s.EngineErr = "linux", errors.New("other") }, "Docker runs containers of linux", "-SwitchWindowsEngine"},
-		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "does not answer as it should: malformed HTTP response", "Start-Service docker"},
+		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "returned an error: malformed HTTP response", "Start-Service docker"},
 		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version, s.Engine.APIVersion = "17.03.2-ce", "1.27" }, "Docker 17.03.2-ce is older than 17.06", "later Docker"},
 		{"no clock", "windows", func(s *Symptoms) { s.Services["w32time"] = "STOPPED" }, "w32time does not run", "Start-Service w32time"},
 		{"pause for another build", "windows", func(s *Symptoms) { s.Infra.OSVersion = "10.0.17763.1" }, "image pause:1 is for Windows build 17763", "build/pause/Dockerfile"},
-		{"no pause", "linux", func(s *Symptoms) { s.InfraErr = errors.New("no such image") }, "pause image pause:1 is not there", "docker pull"},
+		{"no pause", "linux", func(s *Symptoms) { s.InfraErr = errors.New("no such image") }, "pause image pause:1 is missing", "docker pull"},
 		{"no rights", "linux", func(s *Symptoms) { s.Elevated = false }, "without the rights", "as root"},
 		{"live-restore", "linux", func(s *Symptoms) { s.Engine.LiveRestore = false }, "live-restore is off", `"live-restore": true`},
 		{"no memory cgroup", "linux", func(s *Symptoms) { s.Controllers = []string{"cpu", "pids"} }, "no cgroup controller memory", "cgroup_enable=memory"},
-		{"full disk", "linux", func(s *Symptoms) { s.Disks[0].Available = 14 }, "14% of the disk are free at /var/lib/kubelet", "docker image prune"},
+		{"full disk", "linux", func(s *Symptoms) { s.Disks[0].Available = 14 }, "14% of the disk is free at /var/lib/kubelet", "docker image prune"},
 		{"clock", "linux", func(s *Symptoms) { s.Server.Ahead = -3 * time.Minute }, "differs by 3m0s", "set the clock"},
 		{"no server", "linux", func(s *Symptoms) { s.Server.Err = errors.New("connection refused") }, "does not answer: connection refused", "kubeconfig"},
 		{"an old server", "linux", func(s *Symptoms) { s.Server.Version = "v1.35.9" }, "has version v1.35.9, and this program has v1.36.3: a node may be up to three minor versions older than its API server, never newer", "upgrade the older"},
@@ -152,10 +152,10 @@ func TestParse(t *testing.T) {
 }
 
 func TestExamine(t *testing.T) {
-	run := command.NewFake()
-	run.Script("sc.exe query docker", command.Answer{Stdout: "        STATE              : 1  STOPPED \r\n"})
-	run.Script("sc.exe query hns", command.Answer{Stdout: "        STATE              : 4  RUNNING \r\n"})
-	run.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, command.Exit(36, "1060") })
+	run := commandtest.New()
+	run.Script("sc.exe query docker", commandtest.Answer{Stdout: "        STATE              : 1  STOPPED \r\n"})
+	run.Script("sc.exe query hns", commandtest.Answer{Stdout: "        STATE              : 4  RUNNING \r\n"})
+	run.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, commandtest.Exit(36, "1060") })
 	s := Symptoms{Platform: pod.Platform{OS: "windows"}}
 	Examine(t.Context(), &s, run)
 	if s.Services["docker"] != "STOPPED" || s.Services["hns"] != "RUNNING" || s.Services["vmms"] != "" || len(s.Services) != 5 {

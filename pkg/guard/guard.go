@@ -216,7 +216,7 @@ func slow(late []disk.Late) string {
 	if len(files) > 0 {
 		advice := "No limit covers it; use fewer files"
 		if limited {
-			advice = "Limits are held to the larger of the last complete figure and what was counted so far; use fewer files, or a volume with a separate file system that answers"
+			advice = "Limits are checked against the larger of the last complete figure and the count so far; use fewer files, or a volume on a separate file system that responds"
 		}
 		says = append(says, fmt.Sprintf("Not measured within %s: %s. %s", patience, strings.Join(files, "; "), advice))
 	}
@@ -363,6 +363,6 @@ func (g *Guard) arm(o Observations) {
 		}
 	}
 	if err := g.parts.Alarm.Arm(left[MemoryAvailable], left[AllocatableMemory]); err != nil {
-		klog.V(4).InfoS("Cannot have the kernel report when memory runs out; checking it every ten seconds", "err", err)
+		klog.V(4).InfoS("Cannot subscribe to the kernel's memory notifications; checking memory every ten seconds", "err", err)
 	}
 }

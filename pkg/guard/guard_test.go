@@ -329,7 +329,7 @@ func TestSlowSays(t *testing.T) {
 	claim := disk.Late{What: `volume "data"`, Of: disk.Amount{Bytes: 7, Files: 1}, Claim: true}
 	server := disk.Late{What: `volume "nfs"`, Claim: true, System: true}
 	const (
-		limits = "Limits are held to the larger of the last complete figure and what was counted so far; use fewer files, or a volume with a separate file system that answers"
+		limits = "Limits are checked against the larger of the last complete figure and the count so far; use fewer files, or a volume on a separate file system that responds"
 		counts = `volume "cache" counts as 5 bytes in 2 files (last complete figure of 2026-01-02T03:04:05Z)`
 		silent = `The file system did not answer within 10s: volume "nfs" (no earlier figure). The last figure stays; check the server or the disk behind the file system`
 	)

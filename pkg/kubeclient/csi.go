@@ -13,6 +13,8 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	storageinformers "k8s.io/client-go/informers/storage/v1"
 	"k8s.io/client-go/tools/cache"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // CSIObjects reads the API objects for volumes of CSI drivers, within the Node authorizer's limits. The results are shared and read-only.
@@ -23,9 +25,10 @@ type CSIObjects struct {
 	ask     func()
 	wait    time.Duration // for the first list of CSIDrivers
 
+	node wake.Broadcast // our Node changed
+
 	mu     sync.Mutex
-	next   chan struct{} // closed when our Node changes
-	failed error         // why the last list of CSIDrivers failed
+	failed error // why the last list of CSIDrivers failed
 }
 
 // listTime limits how long a request for a CSIDriver waits for the first list. A pod that gets an error retries.
@@ -33,7 +36,7 @@ const listTime = 30 * time.Second
 
 // NewCSIObjects returns a CSIObjects that uses objects, before objects' Run is called.
 func NewCSIObjects(objects *Objects) (*CSIObjects, error) {
-	c := &CSIObjects{Objects: objects, drivers: storageinformers.NewCSIDriverInformer(objects.client, 0, cache.Indexers{}), asked: make(chan struct{}), wait: listTime, next: make(chan struct{})}
+	c := &CSIObjects{Objects: objects, drivers: storageinformers.NewCSIDriverInformer(objects.client, 0, cache.Indexers{}), asked: make(chan struct{}), wait: listTime}
 	c.ask = sync.OnceFunc(func() { close(c.asked) })
 	_ = c.drivers.SetTransform(withoutManagedFields) // only a started informer refuses a transform or a handler
 	_ = c.drivers.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
@@ -42,12 +45,7 @@ func NewCSIObjects(objects *Objects) (*CSIObjects, error) {
 		c.mu.Unlock()
 		cache.DefaultWatchErrorHandler(ctx, r, err)
 	})
-	return c, objects.OnNode(func(*v1.Node) {
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		close(c.next)
-		c.next = make(chan struct{})
-	})
+	return c, objects.OnNode(func(*v1.Node) { c.node.Send() })
 }
 
 // Run watches CSIDrivers from the first request until ctx ends.
@@ -119,7 +117,6 @@ func (c *CSIObjects) Secret(ctx context.Context, namespace, name string) (*v1.Se
 
 // NodeState returns our Node as last seen (nil before that), and a channel that is closed when it changes.
 func (c *CSIObjects) NodeState() (*v1.Node, <-chan struct{}) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.Node(), c.next
+	next := c.node.Next() // first, so that a change in between closes it
+	return c.Node(), next
 }

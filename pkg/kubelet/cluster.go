@@ -13,7 +13,7 @@ import (
 func newCluster(cfg Config, objects *kubeclient.Objects) (*learn.Cluster, error) {
 	reports, err := report.FactsOfHost(cfg.Platform.OS == "windows")
 	if err != nil {
-		klog.ErrorS(err, "Cannot find the file in which the proxy reports what it knows of the cluster; learning from Services alone")
+		klog.ErrorS(err, "Cannot find the file in which the proxy reports cluster settings; using Services only")
 	}
 	flags := learn.Flags{Services: cfg.Network.Services, Pods: cfg.Network.NonMasquerade, DNS: cfg.Resolver.ClusterDNS, Domain: cfg.Resolver.ClusterDomain}
 	cluster := learn.New(flags, learn.Parts{Services: objects.AllServices, Reports: reports, Ask: learn.Ask, Clock: clock.RealClock{}})

@@ -99,7 +99,7 @@ func memoryAlarm(platform pod.Platform, cgroups *podcgroup.Manager) guard.Alarm 
 	}
 	alarm, err := cgroup.NewAlarm("/proc", cgroups.Place)
 	if err != nil {
-		klog.ErrorS(err, "Cannot have the kernel report when memory runs out; checking it every ten seconds")
+		klog.ErrorS(err, "Cannot subscribe to the kernel's memory notifications; checking memory every ten seconds")
 		return nil
 	}
 	return alarm

@@ -60,7 +60,7 @@ type Parts struct {
 	Client  kubernetes.Interface
 	Base    *Base
 	Backend proxy.Backend
-	Routes  Routes                     // nil: none
+	Routes  Routes
 	Hints   <-chan struct{}            // the host changed; may be nil
 	Host    func() (proxy.Host, error) // reads this host's addresses and ports; may be nil
 	Facts   Facts                      // receives facts about Services for the routes
@@ -141,9 +141,7 @@ func (p *Proxy) start(ctx context.Context, group *errgroup.Group) error {
 	group.Go(func() error { p.nodes.RunWithContext(ctx); return nil })
 	group.Go(func() error { p.watch.Run(ctx); return nil })
 	group.Go(func() error { return p.loop.Run(ctx, p.watch.Synced()) })
-	if p.routes != nil {
-		group.Go(func() error { return p.routes.Run(ctx, p.nodes) })
-	}
+	group.Go(func() error { return p.routes.Run(ctx, p.nodes) })
 	return nil
 }
 

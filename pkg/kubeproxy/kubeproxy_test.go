@@ -137,7 +137,7 @@ func TestTakenPort(t *testing.T) {
 	defer l.Close()
 	backend := proxytest.NewBackend()
 	for _, cfg := range []Config{{Healthz: netip.MustParseAddrPort(l.Addr().String())}, {Healthz: free(t), Metrics: netip.MustParseAddrPort(l.Addr().String())}} {
-		p, err := New(cfg, Parts{Client: kubeclienttest.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
+		p, err := New(cfg, Parts{Client: kubeclienttest.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Routes: noRoutes{make(chan bool, 1)}, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
 		if err != nil {
 			t.Fatal(err)
 		}

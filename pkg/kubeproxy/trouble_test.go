@@ -72,7 +72,7 @@ func TestTrouble(t *testing.T) {
 	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Metrics: metrics}
 	serving := relay.New(relay.Goroutines, relay.Config{Addresses: addresses, Clock: clock.RealClock{}})
 	t.Cleanup(serving.Close)
-	p, err := New(cfg, Parts{Client: client, Base: NewBase(cfg.Node, clock.RealClock{}), Backend: serving, Facts: noFacts{}, Events: events, Clock: clock.RealClock{}})
+	p, err := New(cfg, Parts{Client: client, Base: NewBase(cfg.Node, clock.RealClock{}), Backend: serving, Routes: noRoutes{make(chan bool, 1)}, Facts: noFacts{}, Events: events, Clock: clock.RealClock{}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -142,7 +142,7 @@ func (c *Cluster) Run(ctx context.Context) error {
 	defer cancel()
 	group.Go(func() {
 		if err := c.parts.Reports.Watch(ctx, c.news.Send); err != nil {
-			klog.ErrorS(err, "Cannot watch what the proxy has learnt; reading it when Services change")
+			klog.ErrorS(err, "Cannot watch the cluster settings that the proxy reports; reading them when Services change")
 		}
 	})
 	timer := c.parts.Clock.NewTimer(idle)
@@ -172,7 +172,7 @@ func (c *Cluster) look(ctx context.Context) (again time.Duration) {
 	}
 	defer func() { c.seen.Services = nil }() // the informer owns them
 	if c.seen.Reported, err = c.parts.Reports.Read(); err != nil {
-		klog.ErrorS(err, "Cannot read what the proxy has learnt; learning from Services alone")
+		klog.ErrorS(err, "Cannot read the cluster settings that the proxy reports; using Services only")
 	}
 	now := c.parts.Clock.Now()
 	if c.since.IsZero() {
@@ -248,9 +248,9 @@ func (c *Cluster) say(before []Line) {
 		switch {
 		case i < len(before) && line == before[i]:
 		case line.Fix != "":
-			klog.InfoS("Not learnt from the cluster", "what", line.What, "value", line.Value, "reason", line.From, "fix", line.Fix)
+			klog.InfoS("Cannot detect a setting of the cluster", "what", line.What, "value", line.Value, "reason", line.From, "fix", line.Fix)
 		default:
-			klog.InfoS("Learnt from the cluster", "what", line.What, "value", line.Value, "from", line.From)
+			klog.InfoS("Detected a setting of the cluster", "what", line.What, "value", line.Value, "from", line.From)
 		}
 	}
 }

@@ -100,7 +100,7 @@ func serviceRanges(flags Flags, seen Seen, k *Known) Line {
 		k.Services, line.From = Ranges(k.APIServer, clusterIPs(seen.Services)), "the cluster IPs of its Services"
 	}
 	if line.Value = join(k.Services); line.Value == "" {
-		line.From = "the cluster shows no Service with a cluster IP"
+		line.From = "the cluster has no Service with a cluster IP"
 		line.Fix = "kubectl get service kubernetes; else give --service-cidr"
 	}
 	return line
@@ -118,7 +118,7 @@ func podRanges(flags Flags, seen Seen, k *Known) Line {
 	case seen.Reported.Routes:
 		line.Value = "only this Node's own"
 	default:
-		line.From = "no proxy reports them; the private range around this Node's own counts"
+		line.From = "no proxy reports them; using the private range around this Node's own"
 		if flags.Windows && !flags.NoRanges {
 			line.Fix = "give --cluster-cidr; the proxy reports them with --network-mode=host-gateway and overlay (Get-EventLog Application -Source kube-proxy -Newest 5)"
 		}

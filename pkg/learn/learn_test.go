@@ -110,21 +110,21 @@ func TestDecide(t *testing.T) {
 		fixes int
 	}{
 		{"nothing", Flags{}, Seen{}, []string{
-			"ranges of Services: unknown: the cluster shows no Service with a cluster IP",
-			"ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts",
+			"ranges of Services: unknown: the cluster has no Service with a cluster IP",
+			"ranges of pods: unknown: no proxy reports them; using the private range around this Node's own",
 			"cluster DNS: unknown: there is no Service kube-system/kube-dns, and none there with the label k8s-app=kube-dns",
 			"cluster domain: cluster.local, from a guess: the cluster DNS did not answer"}, 3},
 		{"nothing on Linux", Flags{Doctor: true}, Seen{}, []string{"", "", "", "", "back end of Services: unknown: no proxy of this program reports it"}, 3},
-		{"nothing on Windows", Flags{Doctor: true, Windows: true}, Seen{}, []string{"", "ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts", "", "",
+		{"nothing on Windows", Flags{Doctor: true, Windows: true}, Seen{}, []string{"", "ranges of pods: unknown: no proxy reports them; using the private range around this Node's own", "", "",
 			"back end of Services: unknown: no proxy of this program reports it"}, 5},
 		{"a network of others on Windows", Flags{Doctor: true, Windows: true, NoRanges: true}, Seen{Services: all, Domain: "x", Reported: report.Facts{Serving: report.Serving{BackEnd: "relay", BackEndFrom: "the default of build 20348",
-			Interface: "vEthernet (x)", InterfaceFrom: "INTERFACE_TO_ADD_SERVICE_IP"}}}, []string{"", "ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts", "", "",
+			Interface: "vEthernet (x)", InterfaceFrom: "INTERFACE_TO_ADD_SERVICE_IP"}}}, []string{"", "ranges of pods: unknown: no proxy reports them; using the private range around this Node's own", "", "",
 			"back end of Services: relay, from the default of build 20348", "interface of Service addresses: vEthernet (x), from INTERFACE_TO_ADD_SERVICE_IP"}, 0},
 		{"the first Node on Windows", Flags{Doctor: true, Windows: true}, Seen{Services: all, Domain: "x", Reported: report.Facts{Routes: true, Serving: report.Serving{BackEnd: "hnslb", BackEndFrom: "--proxy-mode=kernelspace",
 			DSR: "off", DSRFrom: "the default", Interface: "vEthernet (KubeProxySwitch)", InterfaceFrom: "the switch that the proxy makes"}}}, []string{"", "ranges of pods: only this Node's own, from the Nodes, which the proxy reports", "", "",
 			"back end of Services: hnslb, from --proxy-mode=kernelspace", "direct server return: off, from the default", "interface of Service addresses: vEthernet (KubeProxySwitch), from the switch that the proxy makes"}, 0},
 		{"Services", Flags{}, Seen{Services: all, Domain: "corp.example"}, []string{
-			"ranges of Services: 10.96.0.0/27, from the cluster IPs of its Services", "ranges of pods: unknown: no proxy reports them; the private range around this Node's own counts",
+			"ranges of Services: 10.96.0.0/27, from the cluster IPs of its Services", "ranges of pods: unknown: no proxy reports them; using the private range around this Node's own",
 			"cluster DNS: 10.96.0.10, from the Service kube-system/kube-dns", "cluster domain: corp.example, from the name that the cluster DNS has for 10.96.0.1"}, 0},
 		{"a report", Flags{}, Seen{Services: all[:2], Reported: report.Facts{Services: prefixes("10.96.0.0/12"), Pods: prefixes("10.244.0.0/22")}, Domain: "x"}, []string{
 			"ranges of Services: 10.96.0.0/12, from the cluster's ServiceCIDRs, which the proxy reports", "ranges of pods: 10.244.0.0/22, from the Nodes, which the proxy reports",

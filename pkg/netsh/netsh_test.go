@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 func rule(listen, connect string) Rule {
@@ -54,13 +54,13 @@ func TestAdmit(t *testing.T) {
 		fails                 string
 		script                []string
 	}{
-		{"made, where none was", `C:\k\x.exe`, listed, command.Exit(1, ""), "", []string{"delete rule", `program="C:\k\x.exe"`, "show rule"}},
+		{"made, where none was", `C:\k\x.exe`, listed, commandtest.Exit(1, ""), "", []string{"delete rule", `program="C:\k\x.exe"`, "show rule"}},
 		{"recreated", `C:\k\x.exe`, "Deleted 2 rule(s).\r\n" + listed, nil, "", []string{"delete rule", "add rule", "show rule"}},
 		{"the firewall is stopped", `C:\k\x.exe`, "no service", nil, `cannot make the rule "winkube x" of Windows Firewall: no service`, nil},
-		{"none", "", "No rules match.", command.Exit(1, ""), "", []string{"delete rule", "show rule"}},
+		{"none", "", "No rules match.", commandtest.Exit(1, ""), "", []string{"delete rule", "show rule"}},
 		{"kept by a policy", "", listed, nil, `cannot remove the rule "winkube x"`, nil},
 	} {
-		fake := command.NewFake()
+		fake := commandtest.New()
 		var lines []string
 		fake.Install("netsh", func(_ []byte, args []string) ([]byte, error) {
 			script, err := os.ReadFile(args[1])

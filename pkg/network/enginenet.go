@@ -75,7 +75,7 @@ func (e *engineNetwork) existing(ctx context.Context, all []pod.EngineNetwork, w
 			return nil, fmt.Errorf("the engine's network %q has driver %s instead of %s; drain this node, and the kubelet will recreate it: %w", have.Name, have.Driver, want.Driver, err)
 		}
 		if subnets && e.kept != have.ID {
-			klog.InfoS("The engine's network lacks options that a new one gets, and keeps its own until no pod uses it: drain this node, or restart it, when it suits",
+			klog.InfoS("The engine's network lacks options that a new one gets; it is recreated once no pod uses it. Drain or reboot this node when convenient",
 				"network", have.Name, "has", have.Options, "new", want.Options)
 			e.kept = have.ID
 		}

@@ -39,7 +39,7 @@ func (f ForwardingFile) Add(one Forwarding) error {
 		return err
 	}
 	if err := writeNote(string(f), append(list, one)); err != nil {
-		return fmt.Errorf("cannot note that forwarding was off on %q: %w", one.Interface, err)
+		return fmt.Errorf("cannot record that forwarding was off on %q: %w", one.Interface, err)
 	}
 	return nil
 }

@@ -51,7 +51,7 @@ func New(cfg Config, parts Parts) (*Manager, error) {
 		return nil, err
 	}
 	if (cfg.Mode == CNI) != (parts.Plugins != nil) {
-		return nil, fmt.Errorf("network mode %s and CNI plugins go together; the mode is %s", CNI, cfg.Mode)
+		return nil, fmt.Errorf("CNI plugins need network mode %s; the mode is %s", CNI, cfg.Mode)
 	}
 	if err := cfg.CheckInterfaces(); err != nil {
 		return nil, fmt.Errorf("interfaces of pods: %w", err)

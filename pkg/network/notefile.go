@@ -18,7 +18,7 @@ type noteFile string
 func (f noteFile) read() (*Uplink, error) {
 	u, err := readNote[*Uplink](string(f), "remove it once this host has its static address, gateway and DNS servers")
 	if err != nil {
-		return nil, fmt.Errorf("cannot read what the host had before the pod network was made: %w", err)
+		return nil, fmt.Errorf("cannot read the host's saved settings: %w", err)
 	}
 	return u, nil
 }
@@ -29,7 +29,7 @@ func (f noteFile) write(u Uplink) error {
 		return nil
 	}
 	if err := writeNote(string(f), u); err != nil {
-		return fmt.Errorf("cannot note the host's own address, which a new network may cost: %w", err)
+		return fmt.Errorf("cannot save the host's settings before creating the network: %w", err)
 	}
 	return nil
 }
@@ -75,7 +75,7 @@ func (f noteFile) remove() error {
 		return nil
 	}
 	if err := os.Remove(string(f)); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("cannot remove what was noted of the host's address: %w", err)
+		return fmt.Errorf("cannot remove the host's saved settings: %w", err)
 	}
 	return nil
 }

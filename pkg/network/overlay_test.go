@@ -137,7 +137,7 @@ func TestUnusedRange(t *testing.T) {
 			}
 		}
 		const want = "Warning PodCIDRUnused: Docker on Windows has only IPv4 networks (moby/moby#48287): pods get addresses of 10.244.1.0/24, and none of fd00:244:1::/64. " +
-			"IPv6 Services have no endpoints among them"
+			"They are no endpoints of IPv6 Services"
 		if events := slices.DeleteFunc(r.node.events, func(e string) bool { return !strings.Contains(e, unusedRange) }); !slices.Equal(events, []string{want}) {
 			t.Errorf("%s %s: the Node's Events are %q, want %q", cfg.Mode, cfg.Windows, events, want)
 		}

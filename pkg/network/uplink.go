@@ -157,7 +157,7 @@ func (g *uplinkGuard) recall(label string) (*Uplink, error) {
 func (g *uplinkGuard) read() (*Uplink, error) {
 	u, err := g.windows.Uplink(g.nodeIPs[0])
 	if err != nil {
-		return nil, fmt.Errorf("cannot note the host's own address, which a new network may cost: %w", err)
+		return nil, fmt.Errorf("cannot save the host's settings before creating the network: %w", err)
 	}
 	return u, nil
 }
@@ -170,7 +170,7 @@ func (g *uplinkGuard) verify(ctx context.Context, network string, remove func(co
 	}
 	have, err := g.windows.Uplink(g.nodeIPs[0])
 	if err != nil {
-		return fmt.Errorf("cannot see whether the host still has its address: %w", err)
+		return fmt.Errorf("cannot check whether the host still has its address: %w", err)
 	}
 	lost := g.want.lacks(have)
 	now := g.clock.Now()
@@ -203,7 +203,7 @@ func (g *uplinkGuard) rollBack(ctx context.Context, network, lost string, remove
 	if err := errors.Join(remove(ctx), g.kept.remove()); err != nil {
 		return err
 	}
-	g.lost = fmt.Errorf("network %q cost the host %s and was removed; give %q its settings again and name another adapter (--interface) or kind (--windows-network), then restart the kubelet",
+	g.lost = fmt.Errorf("creating network %q removed %s from the host, so the network was deleted; restore the settings of %q and name another adapter (--interface) or kind (--windows-network), then restart the kubelet",
 		network, lost, g.want.Interface)
 	g.node.Event(v1.EventTypeWarning, addressLost, g.lost.Error())
 	return g.lost

@@ -85,7 +85,7 @@ func TestUplinkRolledBack(t *testing.T) {
 	if !slices.Contains(r.node.reasons(), "Warning "+addressLost) {
 		t.Errorf("events %v", r.node.reasons())
 	}
-	wantErr(t, m, "cost the host addresses 10.1.0.11/24 and was removed")
+	wantErr(t, m, "removed addresses 10.1.0.11/24 from the host, so the network was deleted")
 }
 
 // TestUplinkAfterReboot: the file has the host's settings, as long as the kubelet still has that address. Docker has lost the network's labels, as

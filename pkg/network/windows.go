@@ -98,7 +98,7 @@ func (s State) unused() string {
 	if len(s.Unused) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("Docker on Windows has only IPv4 networks (moby/moby#48287): %s, and none of %s. IPv6 Services have no endpoints among them", s.Ready.Message, Join(s.Unused))
+	return fmt.Sprintf("Docker on Windows has only IPv4 networks (moby/moby#48287): %s, and none of %s. They are no endpoints of IPv6 Services", s.Ready.Message, Join(s.Unused))
 }
 
 // CheckWindows checks that this build of Windows has the configured network.

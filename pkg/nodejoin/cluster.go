@@ -85,7 +85,7 @@ func (j gate) checkFormer() error {
 		return nil // it grants no access, and is replaced
 	}
 	if have.Server != j.cluster.Server || string(have.CA) != string(j.cluster.CA) {
-		return fmt.Errorf("%s leads to another cluster, %s; want `kubelet node leave` first", path, have.Server)
+		return fmt.Errorf("%s belongs to another cluster, %s; run `kubelet node leave` first", path, have.Server)
 	}
 	return j.checkIdentity(path)
 }
@@ -140,11 +140,11 @@ func (j gate) checkToken(ctx context.Context, client kubernetes.Interface) error
 	may, err := allowed(ctx, client, authorization.ResourceAttributes{Verb: "create", Group: "certificates.k8s.io", Resource: "certificatesigningrequests"})
 	switch {
 	case apierrors.IsUnauthorized(err):
-		return fmt.Errorf("--token=%s: the API server does not accept it: it has expired, or may not authenticate; want a new one of `kubeadm token create`", j.token)
+		return fmt.Errorf("--token=%s: the API server does not accept it: it has expired, or may not authenticate; create a new one with `kubeadm token create`", j.token)
 	case err != nil:
 		return fmt.Errorf("cannot ask the API server what the token may do: %w", err)
 	case !may:
-		return fmt.Errorf("--token=%s: it may not request a certificate; want one of `kubeadm token create`, whose group is system:bootstrappers:kubeadm:default-node-token", j.token)
+		return fmt.Errorf("--token=%s: it may not request a certificate; use one from `kubeadm token create`, whose group is system:bootstrappers:kubeadm:default-node-token", j.token)
 	}
 	if j.ProxyKubeconfig != "" {
 		return nil
@@ -154,7 +154,7 @@ func (j gate) checkToken(ctx context.Context, client kubernetes.Interface) error
 		return fmt.Errorf("cannot ask the API server what the token may do: %w", err)
 	}
 	if !may {
-		return fmt.Errorf("--token=%s: it may not request the proxy's credentials; want `kubectl apply -f %s`, once in a cluster, or --proxy-kubeconfig", j.token, manifest)
+		return fmt.Errorf("--token=%s: it may not request the proxy's credentials; run `kubectl apply -f %s` once per cluster, or give --proxy-kubeconfig", j.token, manifest)
 	}
 	return nil
 }
@@ -184,7 +184,7 @@ func (j gate) checkProxyRights(ctx context.Context, whence, kubeconfig string) e
 			return fmt.Errorf("%s: the API server does not say what these credentials may do: %w", whence, err)
 		}
 		if !may {
-			return fmt.Errorf("%s: these credentials may not watch %s; want the role system:node-proxier", whence, what.Resource)
+			return fmt.Errorf("%s: these credentials may not watch %s; use ones with the role system:node-proxier", whence, what.Resource)
 		}
 	}
 	all, err := allowed(ctx, client, authorization.ResourceAttributes{Verb: "*", Group: "*", Resource: "*"})
@@ -192,7 +192,7 @@ func (j gate) checkProxyRights(ctx context.Context, whence, kubeconfig string) e
 		return fmt.Errorf("%s: %w", whence, err)
 	}
 	if all {
-		return fmt.Errorf("%s: these credentials may do everything; want the role system:node-proxier and no other", whence)
+		return fmt.Errorf("%s: these are administrator credentials; use ones with only the role system:node-proxier", whence)
 	}
 	return nil
 }
@@ -204,7 +204,7 @@ func (j gate) checkName(ctx context.Context, client kubernetes.Interface) error 
 	case apierrors.IsNotFound(err):
 		return nil
 	case apierrors.IsForbidden(err):
-		j.say("note: the token may not read Nodes, so that another machine of the name %s would not be noticed", j.NodeName)
+		j.say("note: the token may not read Nodes, so another machine with the name %s cannot be detected", j.NodeName)
 		return nil
 	case err != nil:
 		return fmt.Errorf("cannot look for a Node %s: %w", j.NodeName, err)
@@ -222,7 +222,7 @@ func (j gate) checkNode(node *v1.Node) error {
 	if theirs == "" || strings.EqualFold(theirs, ours) {
 		return nil // also for a Node that never had a kubelet
 	}
-	return fmt.Errorf("--node-name=%s: the cluster has a Node of that name for another machine (%s %s, and here %s); want another --node-name, or `kubectl delete node %[1]s`",
+	return fmt.Errorf("--node-name=%s: the cluster has a Node of that name for another machine (%s %s, and here %s); use another --node-name, or run `kubectl delete node %[1]s`",
 		j.NodeName, what, theirs, cmp.Or(ours, "none"))
 }
 

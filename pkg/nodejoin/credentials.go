@@ -52,7 +52,7 @@ func (j issuer) getCertificate(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, j.Patience)
 	defer cancel()
 	if err := identity.Request(ctx); ctx.Err() != nil {
-		return fmt.Errorf("%w; no one approved it within %s: want `kubectl certificate approve`, or the role that kubeadm gives join tokens", err, j.Patience)
+		return fmt.Errorf("%w; it was not approved within %s: run `kubectl certificate approve`, or give join tokens the role that kubeadm gives them", err, j.Patience)
 	} else if err != nil {
 		return err
 	}
@@ -94,7 +94,7 @@ func (j *joiner) awaitNode(ctx context.Context) error {
 	}
 	_, err = j.await(ctx, client, func(*v1.Node) bool { return true })
 	if err != nil {
-		return fmt.Errorf("the kubelet has not registered Node %s after %s: %w; want its log (%s), then run this again", j.NodeName, j.Patience, err, j.logs())
+		return fmt.Errorf("the kubelet has not registered Node %s after %s: %w; check its log (%s), then run this again", j.NodeName, j.Patience, err, j.logs())
 	}
 	j.say("Node %s: registered", j.NodeName)
 	return nil
@@ -207,7 +207,7 @@ func (j issuer) requestProxyToken(ctx context.Context, want kubeclient.AccountTo
 	}
 	token, err := want.Request(ctx, client)
 	if err != nil {
-		return false, fmt.Errorf("%w; want `kubectl apply -f %s`, once in a cluster, or --proxy-kubeconfig", err, manifest)
+		return false, fmt.Errorf("%w; run `kubectl apply -f %s` once per cluster, or give --proxy-kubeconfig", err, manifest)
 	}
 	return true, kubeclient.WriteSecret(j.Layout.proxyToken(), token)
 }
@@ -229,7 +229,7 @@ func (j *joiner) awaitReady(ctx context.Context) error {
 		return false
 	})
 	if err != nil {
-		return fmt.Errorf("the Node %s is not Ready after %s: %s; want `kubelet doctor` and the log (%s), then run this again", j.NodeName, j.Patience, last, j.logs())
+		return fmt.Errorf("the Node %s is not Ready after %s: %s; run `kubelet doctor` and check the log (%s), then run this again", j.NodeName, j.Patience, last, j.logs())
 	}
 	j.say("Node %s: Ready", j.NodeName)
 	return nil

@@ -160,7 +160,7 @@ func reserved(program string, flags []string) error {
 func (j *joiner) checkFiles() error {
 	switch {
 	case j.Server != "" || j.Token != "" || len(j.Hashes) > 0:
-		return errors.New("--kubeconfig goes with neither SERVER nor --token nor --" + HashFlag + ": it has all that they say")
+		return errors.New("--kubeconfig replaces SERVER, --token and --" + HashFlag + ": give it without them")
 	case j.ProxyKubeconfig == "":
 		return errors.New("--kubeconfig needs --proxy-kubeconfig: the proxy may not use the node's credentials, which cannot read EndpointSlices (want credentials with the role system:node-proxier)")
 	}
@@ -221,11 +221,11 @@ func (j *joiner) checkEngine(info docker.Info, err error) error {
 	old := windows && build < oldestOfLate
 	switch {
 	case err != nil && old:
-		return fmt.Errorf("engine: Docker does not answer: %w; want its service running (Start-Service docker), on build %d a version before %d, which needs build %d", err, build, firstLateMajor, oldestOfLate)
+		return fmt.Errorf("engine: Docker does not answer: %w; start its service (Start-Service docker); build %d needs a version before %d, which needs build %d", err, build, firstLateMajor, oldestOfLate)
 	case err != nil && windows:
-		return fmt.Errorf("engine: Docker does not answer: %w; want its service running (Start-Service docker)", err)
+		return fmt.Errorf("engine: Docker does not answer: %w; start its service (Start-Service docker)", err)
 	case err != nil:
-		return fmt.Errorf("engine: Docker does not answer: %w; want its service running (systemctl start docker)", err)
+		return fmt.Errorf("engine: Docker does not answer: %w; start its service (systemctl start docker)", err)
 	case info.OS != "" && info.OS != j.Facts.OS:
 		return fmt.Errorf("engine: Docker runs containers of %s; want containers of %s, as this host is", info.OS, j.Facts.OS)
 	case old && major >= firstLateMajor:
@@ -345,9 +345,9 @@ func (j *joiner) start(ctx context.Context, s Service, again bool) error {
 		return fmt.Errorf("service %s: %w", s.Name, err)
 	}
 	if changed {
-		j.say("service %s: installed, it runs", s.Name)
+		j.say("service %s: installed and running", s.Name)
 	} else {
-		j.say("service %s: unchanged, it runs", s.Name)
+		j.say("service %s: unchanged and running", s.Name)
 	}
 	return nil
 }

@@ -44,7 +44,7 @@ func diagnoseProxies(node string, pods []v1.Pod) netdoctor.Finding {
 	for _, p := range pods {
 		owner := metav1.GetControllerOf(&p)
 		if p.Spec.NodeName == node && p.DeletionTimestamp == nil && owner != nil && owner.Kind == "DaemonSet" && strings.HasPrefix(owner.Name, "kube-proxy") {
-			return netdoctor.Finding{Fault: true, What: fmt.Sprintf("pod %s/%s of DaemonSet %s serves Services on this node, too: both answer at the same addresses", p.Namespace, p.Name, owner.Name),
+			return netdoctor.Finding{Fault: true, What: fmt.Sprintf("pod %s/%s of DaemonSet %s also serves Services on this node: both answer at the same addresses", p.Namespace, p.Name, owner.Name),
 				Fix: fmt.Sprintf("kubectl -n %s patch daemonset %s --patch-file build/kubernetes/kube-proxy-patch.yaml; it keeps that DaemonSet from Nodes with the label %s", p.Namespace, owner.Name, ProxyLabel)}
 		}
 	}

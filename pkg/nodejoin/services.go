@@ -59,7 +59,7 @@ var registered = map[string]string{"kubelet": "kubelet", "proxy": "kube-proxy"}
 func (windowsServices) Check(Service) error { return nil }
 
 // unchanged is part of the output of `service install` if nothing differs.
-const unchanged = "is installed as wanted"
+const unchanged = "is already installed with these settings"
 
 // Ensure implements Services.
 func (w windowsServices) Ensure(ctx context.Context, s Service, again bool) (changed bool, err error) {
@@ -146,12 +146,12 @@ func (s systemd) Check(of Service) error {
 	}
 	for _, dir := range []string{s.layout.Units, s.layout.Vendor} { // systemd reads drop-ins of both, whichever has the unit
 		if dropIn := filepath.Join(dir, of.Name+".service.d", "10-kubeadm.conf"); dir != "" && there(dropIn) {
-			return fmt.Errorf("%s is there: this host is set up for kubeadm; want `kubeadm join` here, or remove that file (in /usr: its package) first", dropIn)
+			return fmt.Errorf("%s exists: this host is set up for kubeadm; run `kubeadm join`, or remove that file (in /usr: its package) first", dropIn)
 		}
 	}
 	for _, path := range []string{s.unit(of), s.settings(of)} {
 		if text, err := os.ReadFile(path); err == nil && !bytes.HasPrefix(text, []byte(mark)) {
-			return fmt.Errorf("%s is there and `kubelet node join` did not write it; move it away first", path)
+			return fmt.Errorf("%s exists and `kubelet node join` did not write it; move it away first", path)
 		}
 	}
 	return nil

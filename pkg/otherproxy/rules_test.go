@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 // What iptables-save prints on hosts with kube-proxy, shortened: of a CentOS 7 with mode iptables (kubernetes#61005), and
@@ -164,42 +164,42 @@ func TestServersIn(t *testing.T) {
 
 // TestLook: what each kind of host shows.
 func TestLook(t *testing.T) {
-	denied := command.Exit(4, "iptables-nft-save v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)\n")
+	denied := commandtest.Exit(4, "iptables-nft-save v1.8.9 (nf_tables): Could not fetch rule set generation id: Permission denied (you must be root)\n")
 	for _, c := range []struct {
 		name     string
-		programs map[string]command.Answer
+		programs map[string]commandtest.Answer
 		files    map[string]string
 		held     int // addresses of kube-ipvs0; -1: there is none
 		traces   []string
 		unread   []string // parts of the lines
 	}{
 		{name: "no tools", held: -1},
-		{name: "Debian without kube-proxy", held: -1, programs: map[string]command.Answer{
+		{name: "Debian without kube-proxy", held: -1, programs: map[string]commandtest.Answer{
 			"iptables-nft-save -t nat": {Stdout: emptySaved}, "ip6tables-nft-save -t nat": {Stdout: emptySaved}, "nft -j list tables": {Stdout: `{"nftables": []}`}}},
-		{name: "mode iptables, nf_tables", held: -1, programs: map[string]command.Answer{
+		{name: "mode iptables, nf_tables", held: -1, programs: map[string]commandtest.Answer{
 			"iptables-nft-save -t nat": {Stdout: nftSaved}, "ip6tables-nft-save -t nat": {Stdout: kubeletSaved}}, traces: []string{"2 rules of iptables-nft"}},
 		{name: "mode iptables, legacy beside nf_tables", held: -1, files: map[string]string{"ip_tables_names": "filter\nnat\n", "ip6_tables_names": "filter\n"},
-			programs: map[string]command.Answer{"iptables-nft-save -t nat": {Stdout: emptySaved}, "ip6tables-nft-save -t nat": {Stdout: emptySaved},
+			programs: map[string]commandtest.Answer{"iptables-nft-save -t nat": {Stdout: emptySaved}, "ip6tables-nft-save -t nat": {Stdout: emptySaved},
 				"iptables-legacy-save -t nat": {Stdout: legacySaved}}, traces: []string{"3 rules of iptables-legacy"}},
-		{name: "one variant with the plain name", held: -1, programs: map[string]command.Answer{"iptables-save": {Stdout: legacySaved}, "ip6tables-save": {Stdout: emptySaved}},
+		{name: "one variant with the plain name", held: -1, programs: map[string]commandtest.Answer{"iptables-save": {Stdout: legacySaved}, "ip6tables-save": {Stdout: emptySaved}},
 			traces: []string{"3 rules of iptables"}},
-		{name: "mode nftables", held: -1, programs: map[string]command.Answer{"nft -j list tables": {Stdout: jsonTables}},
+		{name: "mode nftables", held: -1, programs: map[string]commandtest.Answer{"nft -j list tables": {Stdout: jsonTables}},
 			traces: []string{"table ip kube-proxy of nftables", "table ip6 kube-proxy of nftables"}},
-		{name: "an nft without JSON", held: -1, programs: map[string]command.Answer{"nft -j list tables": {Err: command.Exit(1, "Error: JSON support not compiled-in\n")},
+		{name: "an nft without JSON", held: -1, programs: map[string]commandtest.Answer{"nft -j list tables": {Err: commandtest.Exit(1, "Error: JSON support not compiled-in\n")},
 			"nft list tables": {Stdout: "table ip kube-proxy\n"}}, traces: []string{"table ip kube-proxy of nftables"}},
-		{name: "mode ipvs", held: 2, files: map[string]string{"ip_vs": ipvsTable, "ip_tables_names": "nat\n"}, programs: map[string]command.Answer{"iptables-legacy-save -t nat": {Stdout: ipvsSaved}},
+		{name: "mode ipvs", held: 2, files: map[string]string{"ip_vs": ipvsTable, "ip_tables_names": "nat\n"}, programs: map[string]commandtest.Answer{"iptables-legacy-save -t nat": {Stdout: ipvsSaved}},
 			traces: []string{"4 rules of iptables-legacy", "2 addresses at interface kube-ipvs0 and 3 virtual servers of IPVS"}},
 		{name: "IPVS of another program", held: -1, files: map[string]string{"ip_vs": ipvsTable}},
 		{name: "an empty interface", held: 0},
 		{name: "one address left", held: 1, traces: []string{"1 address at interface kube-ipvs0 and 0 virtual servers of IPVS"}},
-		{name: "a kernel without nftables", held: -1, programs: map[string]command.Answer{
-			"iptables-nft-save -t nat": {Err: command.Exit(1, "iptables-nft-save/1.8.9 Failed to initialize nft: Protocol not supported\n")},
-			"nft -j list tables":       {Err: command.Exit(1, "netlink: Error: cache initialization failed: Protocol not supported\n")}}},
-		{name: "no rights", held: -1, programs: map[string]command.Answer{"iptables-nft-save -t nat": {Err: denied}, "nft -j list tables": {Err: command.Exit(1, "Operation not permitted (you must be root)")}},
+		{name: "a kernel without nftables", held: -1, programs: map[string]commandtest.Answer{
+			"iptables-nft-save -t nat": {Err: commandtest.Exit(1, "iptables-nft-save/1.8.9 Failed to initialize nft: Protocol not supported\n")},
+			"nft -j list tables":       {Err: commandtest.Exit(1, "netlink: Error: cache initialization failed: Protocol not supported\n")}}},
+		{name: "no rights", held: -1, programs: map[string]commandtest.Answer{"iptables-nft-save -t nat": {Err: denied}, "nft -j list tables": {Err: commandtest.Exit(1, "Operation not permitted (you must be root)")}},
 			unread: []string{"Permission denied (you must be root)", "Operation not permitted"}},
-		{name: "spoilt", held: -1, programs: map[string]command.Answer{"nft -j list tables": {Stdout: "{"}}, unread: []string{"tables of kube-proxy in nftables: nft -j list tables: "}},
+		{name: "spoilt", held: -1, programs: map[string]commandtest.Answer{"nft -j list tables": {Stdout: "{"}}, unread: []string{"tables of kube-proxy in nftables: nft -j list tables: "}},
 	} {
-		dir, run := t.TempDir(), command.NewFake()
+		dir, run := t.TempDir(), commandtest.New()
 		for name, text := range c.files {
 			if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644); err != nil {
 				t.Fatal(err)
@@ -228,7 +228,7 @@ func TestLook(t *testing.T) {
 
 // TestLoadsNothing: a table of the older variant that the kernel has not loaded is not asked for, which would load it.
 func TestLoadsNothing(t *testing.T) {
-	dir, run := t.TempDir(), command.NewFake()
+	dir, run := t.TempDir(), commandtest.New()
 	for _, tool := range []string{"iptables-nft-save", "iptables-legacy-save", "ip6tables-nft-save", "ip6tables-legacy-save"} {
 		run.Install(tool, func([]byte, []string) ([]byte, error) { return []byte(emptySaved), nil })
 	}

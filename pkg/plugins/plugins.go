@@ -56,7 +56,7 @@ const (
 )
 
 // errGone is why a registration ends before the kubelet does.
-var errGone = errors.New("the socket is gone or another")
+var errGone = errors.New("the socket is gone or was replaced")
 
 // Watcher follows the directory. Make it with New.
 type Watcher struct {

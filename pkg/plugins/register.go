@@ -72,7 +72,7 @@ func ask(ctx context.Context, client registration.RegistrationClient, path strin
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registration.InfoRequest{})
 	if err != nil {
-		return Plugin{}, fmt.Errorf("cannot ask it what it is (GetInfo): %w", err)
+		return Plugin{}, fmt.Errorf("cannot query it (GetInfo): %w", err)
 	}
 	p := Plugin{Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions()}
 	if p.Endpoint == "" {

@@ -135,7 +135,7 @@ func (m *Manager) End(ctx context.Context, p *v1.Pod, id string) error {
 				"pod", klog.KObj(p), "container", id, "processes", ended)
 		}
 		if err != nil {
-			return fmt.Errorf("cannot end what is left of container %s: %w", id, err)
+			return fmt.Errorf("cannot kill the remaining processes of container %s: %w", id, err)
 		}
 	}
 	return nil

@@ -24,7 +24,7 @@ func RecursivelyReadOnly(vm *v1.VolumeMount, supported bool) (bool, error) {
 	case *vm.RecursiveReadOnly != v1.RecursiveReadOnlyEnabled:
 		return false, fmt.Errorf("unknown recursive read-only mode %q", *vm.RecursiveReadOnly)
 	case !supported:
-		return fail("not supported by the runtime (it takes engine API 1.44 and kernel 5.12); IfPossible would do without")
+		return fail("not supported by the runtime (it needs engine API 1.44 and kernel 5.12); IfPossible does without it")
 	}
 	return true, nil
 }

@@ -225,7 +225,7 @@ func (a *arbiter) winner(key FrontKey) *entry {
 func lost(c, winner *claim) Problem {
 	why := "which is older"
 	if c.rank != winner.rank {
-		why = "whose right is better: cluster IPs come before load balancers' addresses, and those before external IPs"
+		why = "which takes precedence: cluster IPs come before load balancers' addresses, and those before external IPs"
 	}
 	what := "address or port"
 	if c.kind() == NodePort {

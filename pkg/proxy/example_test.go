@@ -43,5 +43,5 @@ func ExampleBuild() {
 	// default/shop  http  ClusterIP     TCP       10.96.0.10:80   -         -        reject
 	// default/web   http  ClusterIP     TCP       10.96.0.20:80   -         -        10.244.1.5:8080 local, 10.244.2.7:8080
 	// default/web   http  LoadBalancer  TCP       203.0.113.1:80  -         -        10.244.1.5:8080 local, 10.244.2.7:8080
-	// left out: default/shop: Service spec.externalIPs[0]: TCP 203.0.113.1:80 is a load balancer's address of Service default/web, whose right is better: cluster IPs come before load balancers' addresses, and those before external IPs: want another address or port
+	// left out: default/shop: Service spec.externalIPs[0]: TCP 203.0.113.1:80 is a load balancer's address of Service default/web, which takes precedence: cluster IPs come before load balancers' addresses, and those before external IPs: want another address or port
 }

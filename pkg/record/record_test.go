@@ -16,7 +16,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 // planted are secrets and foreign names, each in a typical place on a host.
@@ -173,9 +173,9 @@ func TestTransport(t *testing.T) {
 
 // TestRunner: a script's lines replace its path.
 func TestRunner(t *testing.T) {
-	fake := command.NewFake()
+	fake := commandtest.New()
 	fake.Install("netsh", func([]byte, []string) ([]byte, error) { return []byte("a\r\nb"), nil })
-	fake.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, command.Exit(5, "denied") })
+	fake.Install("sc.exe", func([]byte, []string) ([]byte, error) { return nil, commandtest.Exit(5, "denied") })
 	r := New()
 	script := filepath.Join(t.TempDir(), "script.txt")
 	if err := os.WriteFile(script, []byte("line one\r\nline two\r\n"), 0o600); err != nil {

@@ -28,7 +28,7 @@ const undoTime = 2 * time.Minute
 // Walk prints what steps will do, runs them in order and reverts them in reverse order, also after an error and when ctx ends. The error joins those
 // of the steps, each with its name; the recording contains them as well.
 func (r *Recorder) Walk(ctx context.Context, out io.Writer, steps []Step) error {
-	fmt.Fprintln(out, "This changes the host as follows, and takes everything back at the end:")
+	fmt.Fprintln(out, "This changes the host as follows, and undoes everything at the end:")
 	for _, s := range steps {
 		if s.What != "" {
 			fmt.Fprintf(out, "  %s: %s\n", s.Name, s.What)

@@ -38,7 +38,7 @@ func FactsOfHost(windows bool) (FactsFile, error) {
 // Write replaces all Facts atomically; zero Facts remove the file. Idempotent.
 func (f FactsFile) Write(facts Facts) error {
 	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods)+len(facts.Balancers) == 0 && !facts.Routes && facts.Serving == Serving{}); err != nil {
-		return fmt.Errorf("cannot report to the kubelet what is known of the cluster: %w", err)
+		return fmt.Errorf("cannot report cluster settings to the kubelet: %w", err)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func ofHost(windows bool, name string) (string, error) {
 func (f File) Write(list []Trouble) error {
 	err := write(string(f), list, len(list) == 0)
 	if err != nil {
-		return fmt.Errorf("cannot report to the kubelet what blocks the way to other nodes: %w", err)
+		return fmt.Errorf("cannot report blocked routes to other nodes to the kubelet: %w", err)
 	}
 	return nil
 }

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/vxlan"
 )
@@ -169,58 +168,6 @@ func TestMadeForItsRange(t *testing.T) {
 	if state, problems := Plan(Overlay, "self", nodes, Options{}); len(state.Peers) != 1 || state.Peers[0].Node != "b" || len(problems) != 1 || problems[0].Node != "c" {
 		t.Errorf("this node's own: %s", printed(state, problems))
 	}
-}
-
-// TestFlappingLiar: a Node that constantly changes its lies takes nothing from the others, is reported once per kind of
-// lie in five minutes, and does not delay the comparison that reports others' problems.
-func TestFlappingLiar(t *testing.T) {
-	ctx := t.Context()
-	nodes := cluster(node("liar", "10.1.0.19", "10.244.7.0/24"), node("mute", "10.1.0.20"))
-	nodes[0].Name = "Lin01" // as in start
-	r := start(t, HostGateway, NewFake(pfx("10.1.0.11/24")), nodes...)
-	r.eventually("honest", r.has("10.244.7.0/24 via 10.1.0.19"))
-	lies := []string{"10.1.0.12", "10.1.0.11", "10.244.1.9", "10.1.0.13"}
-	for i := range 4 * 40 { // 80 s of lies, one each half second
-		lie := nodes[3].DeepCopy()
-		lie.Status.Addresses[0].Address = lies[i%len(lies)]
-		before := r.table.Lists()
-		if _, err := r.client.CoreV1().Nodes().UpdateStatus(ctx, lie, metav1.UpdateOptions{}); err != nil {
-			t.Fatal(err)
-		}
-		r.eventually("the lie was seen", func() bool { return r.table.Lists() > before })
-		r.eventually("waiting", r.clock.HasWaiters)
-		r.clock.Step(500 * time.Millisecond)
-		for _, want := range []string{"10.244.1.0/24 via 10.1.0.12", "10.244.2.0/24 via 10.1.0.13"} {
-			if !r.has(want)() {
-				t.Fatalf("lie %d: %q has gone:\n%s", i, want, r.table)
-			}
-		}
-		if i > 0 && r.has("10.244.7.0/24")() {
-			t.Fatalf("lie %d is believed:\n%s", i, r.table)
-		}
-	}
-	said := func(node string) (n int) {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		for _, p := range r.problems {
-			if p.Node == node {
-				n++
-			} else if p.Node != "liar" && p.Node != "mute" {
-				t.Errorf("said of another: %s", p)
-			}
-		}
-		return n
-	}
-	if n := said("liar"); n != 1 {
-		t.Errorf("said %d times of the liar: %v", n, r.problems)
-	}
-	if n := said("mute"); n != 1 {
-		t.Errorf("the lies put off what is to be said of another: %d times", n)
-	}
-	if _, err := r.client.CoreV1().Nodes().UpdateStatus(ctx, nodes[3], metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	r.eventually("honest again", r.has("10.244.7.0/24 via 10.1.0.19"))
 }
 
 // FuzzBelieve: whatever Nodes claim, no route takes a service range, an address of the API server, of this host or of

@@ -1,8 +1,9 @@
-package routes
+package routes_test
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
@@ -10,19 +11,23 @@ import (
 	"testing"
 	"time"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 	"k8s.io/client-go/kubernetes/fake"
 	testclock "k8s.io/utils/clock/testing"
+
+	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/routes"
+	"github.com/winkube/winkube/pkg/routes/routestest"
+	"github.com/winkube/winkube/pkg/vxlan"
 )
 
 func TestApply(t *testing.T) {
 	ctx := t.Context()
-	f := NewFake(pfx("10.1.0.11/24"))
-	state, _ := Plan(HostGateway, "Lin01", seeds(), Options{})
-	if _, err := Apply(ctx, f, state); err != nil {
+	f := routestest.NewTable(pfx("10.1.0.11/24"))
+	state, _ := routes.Plan(routes.HostGateway, "Lin01", routes.Seeds(), routes.Options{})
+	if _, err := routes.Apply(ctx, f, state); err != nil {
 		t.Fatal(err)
 	}
 	const want = "192.168.1.0/24 via 10.1.0.12 src 10.1.0.11 proto 157\n192.168.2.0/24 via 10.1.0.13 src 10.1.0.11 proto 157\n"
@@ -31,32 +36,32 @@ func TestApply(t *testing.T) {
 		t.Errorf("got\n%s", got)
 	}
 	writes := f.Writes()
-	if d, err := Apply(ctx, f, state); err != nil || !d.Empty() || f.Writes() != writes {
+	if d, err := routes.Apply(ctx, f, state); err != nil || !d.Empty() || f.Writes() != writes {
 		t.Errorf("the same again changed %v, %v", d, err)
 	}
 	// Another address: replaced, not removed and added.
-	nodes := seeds()
+	nodes := routes.Seeds()
 	nodes[1].Status.Addresses[0].Address = "10.1.0.99"
-	state, _ = Plan(HostGateway, "Lin01", nodes, Options{})
-	if d, err := Apply(ctx, f, state); err != nil || len(d.Replace) != 1 || len(d.Add)+len(d.Remove) != 0 {
+	state, _ = routes.Plan(routes.HostGateway, "Lin01", nodes, routes.Options{})
+	if d, err := routes.Apply(ctx, f, state); err != nil || len(d.Replace) != 1 || len(d.Add)+len(d.Remove) != 0 {
 		t.Errorf("%+v, %v", d, err)
 	}
-	if err := Cleanup(ctx, f); err != nil || f.String() != "" {
+	if err := routes.Cleanup(ctx, f); err != nil || f.String() != "" {
 		t.Errorf("left after cleanup: %s, %v", f, err)
 	}
 }
 
 func TestApplyErrors(t *testing.T) {
 	ctx := t.Context()
-	f := NewFake(pfx("10.1.0.11/24"))
-	f.Plant(Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")}) // another program's
-	f.Plant(Route{Dst: pfx("192.168.3.0/24"), Via: netip.MustParseAddr("10.1.0.14")}) // equal to what we would write
-	nodes := append(seeds(), node("Lin03", "10.1.0.14", "192.168.3.0/24"), node("far", "10.2.0.1", "192.168.4.0/24"))
-	state, problems := Plan(HostGateway, "Lin01", nodes, Options{})
+	f := routestest.NewTable(pfx("10.1.0.11/24"))
+	f.Plant(routes.Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")}) // another program's
+	f.Plant(routes.Route{Dst: pfx("192.168.3.0/24"), Via: netip.MustParseAddr("10.1.0.14")}) // equal to what we would write
+	nodes := append(routes.Seeds(), routes.NewNode("Lin03", "10.1.0.14", "192.168.3.0/24"), routes.NewNode("far", "10.2.0.1", "192.168.4.0/24"))
+	state, problems := routes.Plan(routes.HostGateway, "Lin01", nodes, routes.Options{})
 	if len(problems) != 0 {
 		t.Fatal(problems)
 	}
-	_, err := Apply(ctx, f, state)
+	_, err := routes.Apply(ctx, f, state)
 	if err == nil || !strings.Contains(err.Error(), "192.168.1.0/24 via 10.1.0.77 is there and was not written by this program") ||
 		!strings.Contains(err.Error(), "192.168.4.0/24 via 10.2.0.1 src 10.1.0.11: network is unreachable") || strings.Contains(err.Error(), "192.168.3.0") {
 		t.Errorf("error: %v", err)
@@ -64,7 +69,7 @@ func TestApplyErrors(t *testing.T) {
 	if got := f.String(); !strings.Contains(got, "192.168.2.0/24 via 10.1.0.13") || strings.Count(got, "proto 157") != 1 || strings.Count(got, "proto boot") != 2 {
 		t.Errorf("table:\n%s", got)
 	}
-	if err := Cleanup(ctx, f); err != nil || strings.Count(f.String(), "proto boot") != 2 || strings.Contains(f.String(), "157") {
+	if err := routes.Cleanup(ctx, f); err != nil || strings.Count(f.String(), "proto boot") != 2 || strings.Contains(f.String(), "157") {
 		t.Errorf("cleanup touched others: %s, %v", f, err)
 	}
 }
@@ -72,15 +77,15 @@ func TestApplyErrors(t *testing.T) {
 // rig runs a Manager with a fake API server and a fake host.
 type rig struct {
 	t        *testing.T
-	table    *Fake
+	table    *routestest.Table
 	client   *fake.Clientset
 	watched  func()
 	clock    *testclock.FakeClock
 	mu       sync.Mutex
-	problems []Problem
+	problems []routes.Problem
 }
 
-func start(t *testing.T, mode Mode, table *Fake, nodes ...*v1.Node) *rig {
+func start(t *testing.T, mode routes.Mode, table *routestest.Table, nodes ...*v1.Node) *rig {
 	t.Helper()
 	r := &rig{t: t, table: table, client: kubeclienttest.NewClientset(), clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	for _, n := range nodes {
@@ -91,7 +96,7 @@ func start(t *testing.T, mode Mode, table *Fake, nodes ...*v1.Node) *rig {
 	r.watched = kubeclienttest.OnceWatched(t, r.client, "nodes")
 	factory := informers.NewSharedInformerFactory(r.client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
-	m := New(Config{Mode: mode, Node: "Lin01"}, Parts{Table: table, Clock: r.clock, Problem: func(p Problem) {
+	m := routes.New(routes.Config{Mode: mode, Node: "Lin01"}, routes.Parts{Table: table, Clock: r.clock, Problem: func(p routes.Problem) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		r.problems = append(r.problems, p)
@@ -134,7 +139,7 @@ func (r *rig) hasNot(s string) func() bool {
 
 func TestManager(t *testing.T) {
 	ctx := t.Context()
-	r := start(t, HostGateway, NewFake(pfx("10.1.0.11/24")), seeds()...)
+	r := start(t, routes.HostGateway, routestest.NewTable(pfx("10.1.0.11/24")), routes.Seeds()...)
 	r.eventually("first routes", r.has("192.168.2.0/24 via 10.1.0.13"))
 
 	r.table.Lose(pfx("192.168.2.0/24"), true)
@@ -144,7 +149,7 @@ func TestManager(t *testing.T) {
 	r.table.Lose(pfx("192.168.1.0/24"), false)
 	r.eventually("repair by comparison", func() bool {
 		if r.clock.HasWaiters() {
-			r.clock.Step(defaultCompare)
+			r.clock.Step(routes.DefaultCompare)
 		}
 		return r.has("192.168.1.0/24")()
 	})
@@ -154,21 +159,21 @@ func TestManager(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.eventually("deleted node", r.hasNot("192.168.2.0/24"))
-	if _, err := r.client.CoreV1().Nodes().Create(ctx, node("Win02", "10.1.0.44", "192.168.2.0/24"), metav1.CreateOptions{}); err != nil {
+	if _, err := r.client.CoreV1().Nodes().Create(ctx, routes.NewNode("Win02", "10.1.0.44", "192.168.2.0/24"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("node is back", r.has("192.168.2.0/24 via 10.1.0.44"))
 }
 
 func TestManagerRetriesAndReports(t *testing.T) {
-	table := NewFake(pfx("10.1.0.11/24"))
+	table := routestest.NewTable(pfx("10.1.0.11/24"))
 	table.Break(errors.New("netlink is out of order"))
-	r := start(t, HostGateway, table, append(seeds(), node("Win03", "10.1.0.14"))...)
+	r := start(t, routes.HostGateway, table, append(routes.Seeds(), routes.NewNode("Win03", "10.1.0.14"))...)
 	r.eventually("retry timer", r.clock.HasWaiters)
 	table.Break(nil)
 	r.eventually("retried", func() bool {
 		if r.clock.HasWaiters() {
-			r.clock.Step(firstRetry)
+			r.clock.Step(routes.FirstRetry)
 		}
 		return r.has("192.168.2.0/24")()
 	})
@@ -178,15 +183,15 @@ func TestManagerRetriesAndReports(t *testing.T) {
 		return len(r.problems)
 	}
 	r.eventually("problem reported", func() bool {
-		r.clock.Step(defaultCompare)
+		r.clock.Step(routes.DefaultCompare)
 		return count() > 0
 	})
 	writes := table.Writes()
 	for range 5 {
 		r.eventually("waiting", r.clock.HasWaiters)
-		r.clock.Step(defaultCompare)
+		r.clock.Step(routes.DefaultCompare)
 	}
-	if n := count(); n != 1 || r.problems[0].Node != "Win03" || r.problems[0].Reason != NoPodCIDR {
+	if n := count(); n != 1 || r.problems[0].Node != "Win03" || r.problems[0].Reason != routes.NoPodCIDR {
 		t.Errorf("%d problems: %v", n, r.problems)
 	}
 	if table.Writes() != writes {
@@ -196,12 +201,12 @@ func TestManagerRetriesAndReports(t *testing.T) {
 
 // TestManagerUpstream: a proxy that leaves routes to the routers removes those that it wrote before.
 func TestManagerUpstream(t *testing.T) {
-	table := NewFake(pfx("10.1.0.11/24"))
-	state, _ := Plan(HostGateway, "Lin01", seeds(), Options{})
-	if _, err := Apply(t.Context(), table, state); err != nil {
+	table := routestest.NewTable(pfx("10.1.0.11/24"))
+	state, _ := routes.Plan(routes.HostGateway, "Lin01", routes.Seeds(), routes.Options{})
+	if _, err := routes.Apply(t.Context(), table, state); err != nil {
 		t.Fatal(err)
 	}
-	r := start(t, Upstream, table, seeds()...)
+	r := start(t, routes.Upstream, table, routes.Seeds()...)
 	r.eventually("nothing left", func() bool { return table.String() == "" })
 }
 
@@ -209,22 +214,22 @@ func TestManagerUpstream(t *testing.T) {
 // immediately when it is gone.
 func TestManagerTellsHere(t *testing.T) {
 	ctx := t.Context()
-	table := NewFake(pfx("10.1.0.11/24"))
-	table.Plant(Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")})
-	nodes := []*v1.Node{younger(seeds()[0], time.Hour), younger(seeds()[1], 0), younger(node("Win00", "10.1.0.14", "192.168.0.0/24"), 0)}
-	var told [][]Problem
+	table := routestest.NewTable(pfx("10.1.0.11/24"))
+	table.Plant(routes.Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")})
+	nodes := []*v1.Node{routes.Younger(routes.Seeds()[0], time.Hour), routes.Younger(routes.Seeds()[1], 0), routes.Younger(routes.NewNode("Win00", "10.1.0.14", "192.168.0.0/24"), 0)}
+	var told [][]routes.Problem
 	fail := errors.New("the disk is full")
-	m := New(Config{Mode: HostGateway, Node: "Lin01"}, Parts{Table: table, Clock: testclock.NewFakeClock(time.Unix(0, 0)), Here: func(list []Problem) error {
+	m := routes.New(routes.Config{Mode: routes.HostGateway, Node: "Lin01"}, routes.Parts{Table: table, Clock: testclock.NewFakeClock(time.Unix(0, 0)), Here: func(list []routes.Problem) error {
 		told = append(told, list)
 		return fail
 	}})
 	pass := func(compared bool) {
 		t.Helper()
-		problems, _, known := m.pass(ctx, nodes)
+		problems, _, known := m.Pass(ctx, nodes)
 		if !known {
 			t.Fatal("nothing is known of the routes")
 		}
-		m.report(problems, compared)
+		m.Report(problems, compared)
 	}
 	pass(false)
 	if len(told) != 0 {
@@ -235,15 +240,15 @@ func TestManagerTellsHere(t *testing.T) {
 	pass(false)
 	pass(true)
 	pass(true)
-	want := []Problem{
-		{Node: "Lin01", Reason: PodCIDRTaken, Here: true, Message: "the pod CIDR overlaps with 192.168.0.0/24 of node Win00, which is older: other nodes send there what is for pods of Lin01; delete this Node, to be registered again with another range"},
-		{Node: "Win01", Reason: ForeignRoute, Here: true, To: pfx("192.168.1.0/24"), Message: "cannot add route 192.168.1.0/24 via 10.1.0.12 src 10.1.0.11 to node Win01: a route 192.168.1.0/24 via 10.1.0.77 is there and was not written by this program; remove it"},
+	want := []routes.Problem{
+		{Node: "Lin01", Reason: routes.PodCIDRTaken, Here: true, Message: "the pod CIDR overlaps with 192.168.0.0/24 of node Win00, which is older: other nodes send traffic for pods of Lin01 there; delete this Node, so that it registers again with another range"},
+		{Node: "Win01", Reason: routes.ForeignRoute, Here: true, To: pfx("192.168.1.0/24"), Message: "cannot add route 192.168.1.0/24 via 10.1.0.12 src 10.1.0.11 to node Win01: a route 192.168.1.0/24 via 10.1.0.77 is there and was not written by this program; remove it"},
 	}
 	if len(told) != 2 || !slices.Equal(told[0], want) || !slices.Equal(told[1], want) {
 		t.Errorf("told %d times:\n%+v\nwant twice:\n%+v", len(told), told, want)
 	}
 	table.Break(errors.New("netlink is out of order"))
-	if _, _, known := m.pass(ctx, nodes); known {
+	if _, _, known := m.Pass(ctx, nodes); known {
 		t.Error("something is known of routes that cannot be listed")
 	}
 	table.Break(nil)
@@ -253,3 +258,97 @@ func TestManagerTellsHere(t *testing.T) {
 		t.Errorf("after the route has gone: %+v", told[len(told)-1])
 	}
 }
+
+// TestFlappingLiar: a Node that constantly changes its lies takes nothing from the others, is reported once per kind of
+// lie in five minutes, and does not delay the comparison that reports others' problems.
+func TestFlappingLiar(t *testing.T) {
+	ctx := t.Context()
+	nodes := routes.Cluster(routes.NewNode("liar", "10.1.0.19", "10.244.7.0/24"), routes.NewNode("mute", "10.1.0.20"))
+	nodes[0].Name = "Lin01" // as in start
+	r := start(t, routes.HostGateway, routestest.NewTable(pfx("10.1.0.11/24")), nodes...)
+	r.eventually("honest", r.has("10.244.7.0/24 via 10.1.0.19"))
+	lies := []string{"10.1.0.12", "10.1.0.11", "10.244.1.9", "10.1.0.13"}
+	for i := range 4 * 40 { // 80 s of lies, one each half second
+		lie := nodes[3].DeepCopy()
+		lie.Status.Addresses[0].Address = lies[i%len(lies)]
+		before := r.table.Lists()
+		if _, err := r.client.CoreV1().Nodes().UpdateStatus(ctx, lie, metav1.UpdateOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		r.eventually("the lie was seen", func() bool { return r.table.Lists() > before })
+		r.eventually("waiting", r.clock.HasWaiters)
+		r.clock.Step(500 * time.Millisecond)
+		for _, want := range []string{"10.244.1.0/24 via 10.1.0.12", "10.244.2.0/24 via 10.1.0.13"} {
+			if !r.has(want)() {
+				t.Fatalf("lie %d: %q has gone:\n%s", i, want, r.table)
+			}
+		}
+		if i > 0 && r.has("10.244.7.0/24")() {
+			t.Fatalf("lie %d is believed:\n%s", i, r.table)
+		}
+	}
+	said := func(node string) (n int) {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		for _, p := range r.problems {
+			if p.Node == node {
+				n++
+			} else if p.Node != "liar" && p.Node != "mute" {
+				t.Errorf("said of another: %s", p)
+			}
+		}
+		return n
+	}
+	if n := said("liar"); n != 1 {
+		t.Errorf("said %d times of the liar: %v", n, r.problems)
+	}
+	if n := said("mute"); n != 1 {
+		t.Errorf("the lies put off what is to be said of another: %d times", n)
+	}
+	if _, err := r.client.CoreV1().Nodes().UpdateStatus(ctx, nodes[3], metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("honest again", r.has("10.244.7.0/24 via 10.1.0.19"))
+}
+
+// TestManagerOverlay: the kubelet may create the device at any time; the entries follow, also after it was recreated.
+func TestManagerOverlay(t *testing.T) {
+	table := routestest.NewTable(pfx("10.1.0.11/24"))
+	nodes := routes.Announce(routes.Seeds()...)
+	late := nodes[2].Annotations
+	nodes[2].Annotations = nil
+	r := start(t, routes.Overlay, table, nodes...)
+	r.eventually("retry timer", r.clock.HasWaiters)
+	table.Tunnel(vxlan.DeviceName(true))
+	const route, peer = "192.168.1.0/24 via 192.168.1.0 dev winkube.4096 onlink proto 157", "192.168.1.0 lladdr 0e:2a:c0:a8:01:00 dst 10.1.0.12 dev winkube.4096"
+	r.eventually("route into the tunnel", r.has(route))
+	r.eventually("peer", r.has(peer))
+	announced := routes.NewNode("Win02", "10.1.0.13", "192.168.2.0/24")
+	announced.Annotations = late
+	if _, err := r.client.CoreV1().Nodes().Update(t.Context(), announced, metav1.UpdateOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	r.eventually("node that announces itself late", r.has("192.168.2.0/24 via 192.168.2.0 dev winkube.4096"))
+	table.Tunnel(vxlan.DeviceName(true))
+	r.eventually("device was recreated", func() bool { return r.has(route)() && r.has(peer)() })
+}
+
+func TestConflicts(t *testing.T) {
+	f := routestest.NewTable(pfx("10.1.0.11/24"))
+	f.Plant(routes.Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")})
+	state, _ := routes.Plan(routes.HostGateway, "Lin01", append(routes.Seeds(), routes.NewNode("far", "10.2.0.1", "192.168.4.0/24")), routes.Options{})
+	_, err := routes.Apply(t.Context(), f, state)
+	got := routes.Conflicts(fmt.Errorf("wrapped: %w", err))
+	if len(got) != 0 { // Apply's own error is not wrapped
+		t.Errorf("%v", got)
+	}
+	got = routes.Conflicts(err)
+	if len(got) != 1 || got[0].Node != "Win01" || got[0].Reason != routes.ForeignRoute || !strings.Contains(got[0].Message, "remove it") {
+		t.Errorf("%v", got)
+	}
+	if routes.Conflicts(nil) != nil || routes.Conflicts(errors.New("x")) != nil {
+		t.Error("conflicts out of nothing")
+	}
+}
+
+func pfx(s string) netip.Prefix { return netip.MustParsePrefix(s) }

@@ -1,7 +1,6 @@
 package routes
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"strings"
@@ -9,7 +8,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/vxlan"
 )
@@ -85,45 +83,5 @@ func TestComparePeers(t *testing.T) {
 		if got := strings.Join(nodes, " "); got != c.set {
 			t.Errorf("%s: sets %q, want %q", name, got, c.set)
 		}
-	}
-}
-
-// TestManagerOverlay: the kubelet may create the device at any time; the entries follow, also after it was recreated.
-func TestManagerOverlay(t *testing.T) {
-	table := NewFake(pfx("10.1.0.11/24"))
-	nodes := announce(seeds()...)
-	late := nodes[2].Annotations
-	nodes[2].Annotations = nil
-	r := start(t, Overlay, table, nodes...)
-	r.eventually("retry timer", r.clock.HasWaiters)
-	table.Tunnel(vxlan.DeviceName(true))
-	const route, peer = "192.168.1.0/24 via 192.168.1.0 dev winkube.4096 onlink proto 157", "192.168.1.0 lladdr 0e:2a:c0:a8:01:00 dst 10.1.0.12 dev winkube.4096"
-	r.eventually("route into the tunnel", r.has(route))
-	r.eventually("peer", r.has(peer))
-	announced := node("Win02", "10.1.0.13", "192.168.2.0/24")
-	announced.Annotations = late
-	if _, err := r.client.CoreV1().Nodes().Update(t.Context(), announced, metav1.UpdateOptions{}); err != nil {
-		t.Fatal(err)
-	}
-	r.eventually("node that announces itself late", r.has("192.168.2.0/24 via 192.168.2.0 dev winkube.4096"))
-	table.Tunnel(vxlan.DeviceName(true))
-	r.eventually("device was recreated", func() bool { return r.has(route)() && r.has(peer)() })
-}
-
-func TestConflicts(t *testing.T) {
-	f := NewFake(pfx("10.1.0.11/24"))
-	f.Plant(Route{Dst: pfx("192.168.1.0/24"), Via: netip.MustParseAddr("10.1.0.77")})
-	state, _ := Plan(HostGateway, "Lin01", append(seeds(), node("far", "10.2.0.1", "192.168.4.0/24")), Options{})
-	_, err := Apply(t.Context(), f, state)
-	got := conflicts(fmt.Errorf("wrapped: %w", err))
-	if len(got) != 0 { // Apply's own error is not wrapped
-		t.Errorf("%v", got)
-	}
-	got = conflicts(err)
-	if len(got) != 1 || got[0].Node != "Win01" || got[0].Reason != ForeignRoute || !strings.Contains(got[0].Message, "remove it") {
-		t.Errorf("%v", got)
-	}
-	if conflicts(nil) != nil || conflicts(errors.New("x")) != nil {
-		t.Error("conflicts out of nothing")
 	}
 }

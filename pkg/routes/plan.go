@@ -313,7 +313,7 @@ func (p *planner) take(c *candidate) bool {
 		p.problem(n, PodCIDRTaken, fmt.Sprintf("pod CIDR %s overlaps with that of this node %s", dst, other))
 		if c.of.olderThan(p.own) {
 			p.problems = append(p.problems, Problem{Node: p.self, Reason: PodCIDRTaken, Here: true, Message: fmt.Sprintf(
-				"the pod CIDR overlaps with %s of node %s, which is older: other nodes send there what is for pods of %s; delete this Node, to be registered again with another range", dst, n.Name, p.self)})
+				"the pod CIDR overlaps with %s of node %s, which is older: other nodes send traffic for pods of %s there; delete this Node, so that it registers again with another range", dst, n.Name, p.self)})
 		}
 		return false
 	case other != n.Name:

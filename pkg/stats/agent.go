@@ -29,7 +29,7 @@ var (
 	claimFree      = prometheus.NewDesc("kubelet_volume_stats_inodes_free", "Free inodes of the volume", claimLabels, nil)
 	volumeCount    = prometheus.NewDesc("volume_manager_total_volumes", "Volumes of pods, by kind, desired and actual", []string{"plugin_name", "state"}, nil)
 
-	claimAbnormal = prometheus.NewDesc("kubelet_volume_stats_health_status_abnormal", "1: the CSI driver says that the volume is not in order; 0: it is", claimLabels, nil)
+	claimAbnormal = prometheus.NewDesc("kubelet_volume_stats_health_status_abnormal", "Whether the CSI driver reports the volume as abnormal (1) or healthy (0)", claimLabels, nil)
 	claimInUse    = prometheus.NewDesc("kubelet_volume_stats_inodes_used", "Used inodes of the volume", claimLabels, nil)
 )
 

@@ -11,25 +11,25 @@ import (
 // The cAdvisor metric names by which Prometheus' kubernetes-mixin and dashboards identify containers.
 var (
 	boxCPU           = counterOf("container_cpu_usage_seconds_total", "CPU time used, in core-seconds")
-	boxPeriods       = counterOf("container_cpu_cfs_periods_total", "Periods of CPU quota that have passed")
-	boxThrottled     = counterOf("container_cpu_cfs_throttled_periods_total", "Periods in which the CPU quota was used up")
-	boxThrottledTime = counterOf("container_cpu_cfs_throttled_seconds_total", "Time for which processes waited for the next period of CPU quota")
+	boxPeriods       = counterOf("container_cpu_cfs_periods_total", "Elapsed periods of CPU quota")
+	boxThrottled     = counterOf("container_cpu_cfs_throttled_periods_total", "Periods of CPU quota in which processes were throttled")
+	boxThrottledTime = counterOf("container_cpu_cfs_throttled_seconds_total", "Time for which processes were throttled by the CPU quota")
 	boxShares        = gaugeOf("container_spec_cpu_shares", "CPU weight, as cgroup v1 has it")
 	boxQuota         = gaugeOf("container_spec_cpu_quota", "CPU quota in microseconds of each period")
 	boxPeriod        = gaugeOf("container_spec_cpu_period", "Period of CPU quota in microseconds")
-	boxMemory        = gaugeOf("container_memory_usage_bytes", "Memory in use, files' pages with it")
+	boxMemory        = gaugeOf("container_memory_usage_bytes", "Memory in use, including the page cache")
 	boxWorkingSet    = gaugeOf("container_memory_working_set_bytes", "Memory in use that cannot be reclaimed immediately")
-	boxRSS           = gaugeOf("container_memory_rss", "Memory of processes' own")
-	boxCache         = gaugeOf("container_memory_cache", "Memory of files' pages")
+	boxRSS           = gaugeOf("container_memory_rss", "Anonymous memory")
+	boxCache         = gaugeOf("container_memory_cache", "Page cache")
 	boxSwap          = gaugeOf("container_memory_swap", "Memory that is swapped out")
 	boxLimit         = gaugeOf("container_spec_memory_limit_bytes", "Memory limit; 0: none")
 	boxFailures      = counterOf("container_memory_failures_total", "Page faults")
-	boxThreads       = gaugeOf("container_threads", "Threads that run")
-	boxStart         = gaugeOf("container_start_time_seconds", "When it started, in seconds since 1970")
-	boxSeen          = gaugeOf("container_last_seen", "When it was measured, in seconds since 1970")
+	boxThreads       = gaugeOf("container_threads", "Running threads")
+	boxStart         = gaugeOf("container_start_time_seconds", "Start time, in seconds since 1970")
+	boxSeen          = gaugeOf("container_last_seen", "Time of the measurement, in seconds since 1970")
 	boxReadBytes     = counterOf("container_fs_reads_bytes_total", "Bytes read from block devices")
 	boxWriteBytes    = counterOf("container_fs_writes_bytes_total", "Bytes written to block devices")
-	boxOOM           = counterOf("container_oom_events_total", "Processes that were ended because the container had no memory left")
+	boxOOM           = counterOf("container_oom_events_total", "Processes killed because the container was out of memory")
 	boxReads         = counterOf("container_fs_reads_total", "Reads from block devices")
 	boxWrites        = counterOf("container_fs_writes_total", "Writes to block devices")
 
@@ -44,12 +44,12 @@ var netCounters = []struct {
 }{
 	{counterOf("container_network_receive_bytes_total", "Bytes received"), func(i *Interface) uint64 { return i.RxBytes }},
 	{counterOf("container_network_receive_packets_total", "Packets received"), func(i *Interface) uint64 { return i.RxPackets }},
-	{counterOf("container_network_receive_errors_total", "Errors on receiving"), func(i *Interface) uint64 { return i.RxErrors }},
-	{counterOf("container_network_receive_packets_dropped_total", "Received packets that were dropped"), func(i *Interface) uint64 { return i.RxDropped }},
+	{counterOf("container_network_receive_errors_total", "Receive errors"), func(i *Interface) uint64 { return i.RxErrors }},
+	{counterOf("container_network_receive_packets_dropped_total", "Dropped packets while receiving"), func(i *Interface) uint64 { return i.RxDropped }},
 	{counterOf("container_network_transmit_bytes_total", "Bytes sent"), func(i *Interface) uint64 { return i.TxBytes }},
 	{counterOf("container_network_transmit_packets_total", "Packets sent"), func(i *Interface) uint64 { return i.TxPackets }},
-	{counterOf("container_network_transmit_errors_total", "Errors on sending"), func(i *Interface) uint64 { return i.TxErrors }},
-	{counterOf("container_network_transmit_packets_dropped_total", "Packets to be sent that were dropped"), func(i *Interface) uint64 { return i.TxDropped }},
+	{counterOf("container_network_transmit_errors_total", "Transmit errors"), func(i *Interface) uint64 { return i.TxErrors }},
+	{counterOf("container_network_transmit_packets_dropped_total", "Dropped packets while transmitting"), func(i *Interface) uint64 { return i.TxDropped }},
 }
 
 // CadvisorHandler serves /metrics/cadvisor.

@@ -15,7 +15,7 @@ var (
 	containerCPU       = counterOf("container_cpu_usage_seconds_total", "CPU time that the container has used, in core-seconds")
 	containerMemory    = gaugeOf("container_memory_working_set_bytes", "Memory in use by the container that cannot be reclaimed immediately")
 	containerSwap      = gaugeOf("container_swap_usage_bytes", "Memory of the container that is swapped out; not on Windows")
-	containerSwapLimit = gaugeOf("container_swap_limit_bytes", "How much of the container can be swapped out; not on Windows")
+	containerSwapLimit = gaugeOf("container_swap_limit_bytes", "Swap limit of the container; not on Windows")
 	podCPU             = counterOf("pod_cpu_usage_seconds_total", "CPU time that the pod's containers have used, in core-seconds")
 	podMemory          = gaugeOf("pod_memory_working_set_bytes", "Memory in use by the pod that cannot be reclaimed immediately")
 	podSwap            = gaugeOf("pod_swap_usage_bytes", "Memory of the pod that is swapped out; not on Windows")

@@ -14,7 +14,7 @@ import (
 	authorization "k8s.io/api/authorization/v1"
 	v1 "k8s.io/api/core/v1"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/nodejoin"
 	"github.com/winkube/winkube/test/apiserver"
@@ -183,7 +183,7 @@ func TestLeaveCleansByFlags(t *testing.T) {
 			run.Install(b.cfg.Layout.Proxy(), func(_ []byte, args []string) ([]byte, error) {
 				out, err := b.program("proxy", args)
 				if args[0] == "--cleanup" && !failed {
-					failed, err = true, command.Exit(1, "HNS is not running")
+					failed, err = true, commandtest.Exit(1, "HNS is not running")
 				}
 				return out, err
 			})
@@ -206,16 +206,16 @@ func TestRefusals(t *testing.T) {
 		change func(*bare)
 		want   string
 	}{
-		"token malformed":        {change: func(b *bare) { b.cfg.Token = "abc" }, want: "--token: 3 characters that are no join token; want one such as"},
+		"token malformed":        {change: func(b *bare) { b.cfg.Token = "abc" }, want: "--token: 3 characters that are not a join token; want one such as"},
 		"token wrong":            {change: func(b *bare) { b.cfg.Token = "abcdef.aaaaaaaaaaaaaaaa" }, want: "--token=abcdef.****************: its second half does not fit"},
 		"token expired":          {change: func(b *bare) { b.must(b.EndToken(goodToken)) }, want: "the cluster does not know it: it has expired"},
 		"token signs only":       {change: func(b *bare) { b.Forget(goodToken) }, want: "the API server does not accept it"},
-		"token of another group": {change: func(b *bare) { b.May = func(string, authorization.ResourceAttributes) bool { return false } }, want: "it may not request a certificate; want one of `kubeadm token create`"},
+		"token of another group": {change: func(b *bare) { b.May = func(string, authorization.ResourceAttributes) bool { return false } }, want: "it may not request a certificate; use one from `kubeadm token create`"},
 		"no manifest": {change: func(b *bare) {
 			b.May = func(_ string, what authorization.ResourceAttributes) bool {
 				return what.Resource == "certificatesigningrequests"
 			}
-		}, want: "it may not request the proxy's credentials; want `kubectl apply -f build/kubernetes/node-join.yaml`"},
+		}, want: "it may not request the proxy's credentials; run `kubectl apply -f build/kubernetes/node-join.yaml`"},
 		"no hash":            {change: func(b *bare) { b.cfg.Hashes = nil }, want: "--discovery-token-ca-cert-hash is missing"},
 		"hash malformed":     {change: func(b *bare) { b.cfg.Hashes = []string{"sha256:12"} }, want: "--discovery-token-ca-cert-hash=sha256:12: want sha256: and 64"},
 		"hash of another CA": {change: func(b *bare) { b.cfg.Hashes = []string{"sha256:" + strings.Repeat("00", 32)} }, want: ": the cluster's CA has sha256:"},
@@ -223,7 +223,7 @@ func TestRefusals(t *testing.T) {
 		"server malformed":   {change: func(b *bare) { b.cfg.Server = "https://10.0.0.1" }, want: `SERVER "https://10.0.0.1": want host:port`},
 		"nothing given":      {change: func(b *bare) { b.cfg.Token = "" }, want: "want SERVER, --token and"},
 		"name of another machine": {change: func(b *bare) { b.node(func(n *v1.Node) { n.Status.NodeInfo.SystemUUID = "BBBB" }) },
-			want: "--node-name=win1: the cluster has a Node of that name for another machine (system UUID BBBB, and here AAAA); want another --node-name, or `kubectl delete node win1`"},
+			want: "--node-name=win1: the cluster has a Node of that name for another machine (system UUID BBBB, and here AAAA); use another --node-name, or run `kubectl delete node win1`"},
 		"name malformed":      {change: func(b *bare) { b.cfg.NodeName = "Win_1" }, want: "--node-name=Win_1: want lower-case"},
 		"address malformed":   {change: func(b *bare) { b.cfg.NodeIP = "10.0.0" }, want: "--node-ip=10.0.0: want an address"},
 		"Docker stopped":      {change: func(b *bare) { b.down = errors.New("cannot find the file \\\\.\\pipe\\docker_engine") }, want: "Docker does not answer: cannot find the file"},
@@ -233,7 +233,7 @@ func TestRefusals(t *testing.T) {
 		"old Windows":         {change: func(b *bare) { b.parts.Facts.WindowsBuild = 9600 }, want: "build 9600, which has no containers; want Windows Server 2016 (build 14393) or later"},
 		"late Docker on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.engine.Version = 14393, "23.0.1" }, want: "Docker 23.0.1 needs Windows build 17763, and this is build 14393; want Docker 17.06 to 20.10"},
 		"Docker that does not start on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.down = 14393, errors.New("no pipe") },
-			want: "on build 14393 a version before 23"},
+			want: "build 14393 needs a version before 23"},
 		"no programs":        {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
 		"flag that join has": {change: func(b *bare) { b.cfg.KubeletFlags = []string{"--node_ip=1.2.3.4"} }, want: "--node_ip=1.2.3.4 for the kubelet: `node join` sets this flag; want --node-ip before the first --"},
 		"flag that is none": {change: func(b *bare) {
@@ -241,17 +241,17 @@ func TestRefusals(t *testing.T) {
 		}, want: "unknown flag: --x"},
 		"node's credentials for both": {change: func(b *bare) { b.cfg.Server, b.cfg.Token, b.cfg.Hashes, b.cfg.Kubeconfig = "", "", nil, "/k.conf" },
 			want: "--kubeconfig needs --proxy-kubeconfig: the proxy may not use the node's credentials"},
-		"token and file":     {change: func(b *bare) { b.cfg.Kubeconfig = "/k.conf" }, want: "--kubeconfig goes with neither SERVER nor --token"},
+		"token and file":     {change: func(b *bare) { b.cfg.Kubeconfig = "/k.conf" }, want: "--kubeconfig replaces SERVER, --token"},
 		"a flag with spaces": {system: "linux", change: func(b *bare) { b.cfg.KubeletFlags = []string{"--node-labels=a=b c"} }, want: "systemd splits settings at spaces"},
 		"kubeadm's host": {system: "linux", change: func(b *bare) {
 			dir := filepath.Join(b.cfg.Layout.Units, "kubelet.service.d")
 			b.must(os.Mkdir(dir, 0o755))
 			b.must(os.WriteFile(filepath.Join(dir, "10-kubeadm.conf"), nil, 0o644))
-		}, want: "this host is set up for kubeadm; want `kubeadm join` here"},
+		}, want: "this host is set up for kubeadm; run `kubeadm join`"},
 		"a unit of others": {system: "linux", change: func(b *bare) {
 			b.must(os.WriteFile(filepath.Join(b.cfg.Layout.Units, "proxy.service"), []byte("[Unit]\n"), 0o644))
 		},
-			want: "proxy.service is there and `kubelet node join` did not write it"},
+			want: "proxy.service exists and `kubelet node join` did not write it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -289,16 +289,16 @@ func TestGoesOn(t *testing.T) {
 		"no one signs the request": {func(b *bare) { b.Signs = false }, func(b *bare) {
 			b.Signs = true
 			b.must(b.Delete("/apis/certificates.k8s.io/v1/certificatesigningrequests/csr-3")) // the simulated API server has no selectors
-		}, "no one approved it within 3s"},
+		}, "it was not approved within 3s"},
 		"the kubelet does not register": {func(b *bare) { b.silent = true }, func(b *bare) { b.silent = false; b.starts["kubelet"] = 0 },
 			"the kubelet has not registered Node win1 after"},
 		"the Node does not become ready": {func(b *bare) { b.notReady = true }, func(b *bare) { b.notReady = false; b.node(func(*v1.Node) {}) },
-			"is not Ready after 3s: KubeletNotReady: no network; want `kubelet doctor`"},
+			"is not Ready after 3s: KubeletNotReady: no network; run `kubelet doctor`"},
 		"the proxy's token has no rights": {func(b *bare) {
 			b.May = func(user string, what authorization.ResourceAttributes) bool {
 				return strings.HasPrefix(user, "system:bootstrap:") && apiserver.StandardRights(user, what)
 			}
-		}, func(b *bare) { b.May = nil }, "these credentials may not watch endpointslices; want the role system:node-proxier"},
+		}, func(b *bare) { b.May = nil }, "these credentials may not watch endpointslices; use ones with the role system:node-proxier"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -368,7 +368,7 @@ func TestAnotherCluster(t *testing.T) {
 	other := newBare(t, "windows")
 	elsewhere := b.cfg
 	elsewhere.Server, elsewhere.Hashes = other.Address(), []string{other.Hash()}
-	if err := nodejoin.Join(t.Context(), elsewhere, b.parts); err == nil || !strings.Contains(err.Error(), "leads to another cluster, "+b.URL+"; want `kubelet node leave` first") {
+	if err := nodejoin.Join(t.Context(), elsewhere, b.parts); err == nil || !strings.Contains(err.Error(), "belongs to another cluster, "+b.URL+"; run `kubelet node leave` first") {
 		t.Errorf("%v", err)
 	}
 	b.cfg.NodeName = "win2"
@@ -391,12 +391,12 @@ func TestOwnFiles(t *testing.T) {
 	}
 	b.elsewhere()
 	b.cfg.ProxyKubeconfig = b.cfg.Layout.NodeConfig()
-	if err := b.join(); err == nil || !strings.Contains(err.Error(), "these credentials may not watch endpointslices; want the role system:node-proxier") {
+	if err := b.join(); err == nil || !strings.Contains(err.Error(), "these credentials may not watch endpointslices; use ones with the role system:node-proxier") {
 		t.Errorf("the node's credentials for the proxy: %v", err)
 	}
 	b.cfg.ProxyKubeconfig = b.file("proxy.conf")
 	b.May = func(string, authorization.ResourceAttributes) bool { return true }
-	if err := b.join(); err == nil || !strings.Contains(err.Error(), "these credentials may do everything; want the role system:node-proxier and no other") {
+	if err := b.join(); err == nil || !strings.Contains(err.Error(), "these are administrator credentials; use ones with only the role system:node-proxier") {
 		t.Errorf("an administrator's credentials for the proxy: %v", err)
 	}
 }

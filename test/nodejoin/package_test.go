@@ -75,7 +75,7 @@ func TestDropInOfPackage(t *testing.T) {
 	b.must(os.MkdirAll(filepath.Dir(dropIn), 0o755))
 	b.must(os.WriteFile(dropIn, nil, 0o644))
 	before := b.tree()
-	if err := b.join(); err == nil || !strings.Contains(err.Error(), dropIn+" is there: this host is set up for kubeadm") {
+	if err := b.join(); err == nil || !strings.Contains(err.Error(), dropIn+" exists: this host is set up for kubeadm") {
 		t.Errorf("%v", err)
 	}
 	if b.tree() != before {

@@ -39,7 +39,7 @@ func TestRealAPIServer(t *testing.T) {
 	b.silent = true
 	b.register = func() { c.register(b.cfg.Layout.NodeConfig()) }
 	before := b.tree()
-	if err := b.join(); err == nil || !strings.Contains(err.Error(), "it may not request the proxy's credentials; want `kubectl apply -f build/kubernetes/node-join.yaml`") || b.tree() != before {
+	if err := b.join(); err == nil || !strings.Contains(err.Error(), "it may not request the proxy's credentials; run `kubectl apply -f build/kubernetes/node-join.yaml`") || b.tree() != before {
 		t.Fatalf("without our manifest: %v", err)
 	}
 	c.apply("../../build/kubernetes/node-join.yaml")

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
@@ -83,8 +84,8 @@ func newBare(t *testing.T, system string) *bare {
 }
 
 // host simulates the service manager of either system: our programs' `service` commands, and systemctl.
-func (b *bare) host() *command.Fake {
-	run := command.NewFake()
+func (b *bare) host() *commandtest.Runner {
+	run := commandtest.New()
 	for name, program := range map[string]string{"kubelet": b.cfg.Layout.Kubelet(), "proxy": b.cfg.Layout.Proxy()} {
 		run.Install(program, func(_ []byte, args []string) ([]byte, error) {
 			if !there(program) {
@@ -107,7 +108,7 @@ func (b *bare) program(name string, args []string) ([]byte, error) {
 		b.cleanups = append(b.cleanups, fmt.Sprintf("%q: %s", b.left, strings.Join(args, " ")))
 		return nil, nil
 	case args[1] == "install" && installed && slices.Equal(have, args[2:]):
-		return []byte(name + ": is installed as wanted"), nil
+		return []byte(name + ": is already installed with these settings"), nil
 	case args[1] == "install":
 		b.services[name] = slices.Clone(args[2:])
 	case args[1] == "start":
@@ -139,12 +140,12 @@ func (b *bare) systemctl(args []string) error {
 	switch args[0] {
 	case "is-active":
 		if b.starts[name] == 0 {
-			return command.Exit(3, "inactive")
+			return commandtest.Exit(3, "inactive")
 		}
 	case "start", "restart":
 		text, err := os.ReadFile(filepath.Join(b.cfg.Layout.Defaults, name))
 		if err != nil {
-			return command.Exit(1, err.Error())
+			return commandtest.Exit(1, err.Error())
 		}
 		b.services[name] = strings.Fields(strings.Trim(regexp.MustCompile(`=(".*")`).FindStringSubmatch(string(text))[1], `"`))
 		b.start(name)
@@ -228,7 +229,7 @@ func names(tree string) string {
 }
 
 // leaving returns the parts of Leave on this host.
-func (b *bare) leaving(run *command.Fake) nodejoin.LeaveParts {
+func (b *bare) leaving(run *commandtest.Runner) nodejoin.LeaveParts {
 	return nodejoin.LeaveParts{Out: &b.said, Now: time.Now, OS: b.cfg.Layout.OS, Elevated: true, Services: nodejoin.NewServices(b.cfg.Layout, run, b.read),
 		Run:         func(env []string) command.Runner { b.left = env; return run },
 		Pods:        func(context.Context) (int, error) { return 2, nil },

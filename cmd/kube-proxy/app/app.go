@@ -266,11 +266,12 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 			klog.InfoS("Cannot watch HNS; its changes are found by the periodic comparison", "reason", err.Error())
 		}
 	}
-	s.config.Holders = s.holders(config.Host)
+	cfg := s.config
+	cfg.Holders = s.holders(config.Host)
 	base := kubeproxy.NewBase(s.config.Node, clock.RealClock{})
 	backEnd := s.newBackEnd(base, sys, addresses)
 	defer backEnd.close()
-	p, err := kubeproxy.New(s.config, kubeproxy.Parts{
+	p, err := kubeproxy.New(cfg, kubeproxy.Parts{
 		Client:  client,
 		Base:    base,
 		Backend: backEnd,

@@ -28,7 +28,7 @@ type sharedFacts struct {
 func newSharedFacts(windows bool, balancers string, serving report.Serving) *sharedFacts {
 	file, err := report.FactsOfHost(windows)
 	if err != nil {
-		klog.ErrorS(err, "Cannot share with the kubelet what is known of the cluster; it learns from Services alone")
+		klog.ErrorS(err, "Cannot report cluster settings to the kubelet; it uses Services only")
 	}
 	return &sharedFacts{Facts: routes.NewFacts(), file: file, known: report.Facts{Balancers: balancers, Serving: serving}}
 }
@@ -41,9 +41,9 @@ func (s *sharedFacts) SetServices(ranges []netip.Prefix) {
 	if !s.said || !slices.Equal(ranges, s.known.Services) {
 		s.said = true
 		if len(ranges) == 0 {
-			klog.InfoS("Not learnt from the cluster", "what", "ranges of Services", "reason", "no ServiceCIDR can be read; the kubelet goes by the cluster IPs of Services")
+			klog.InfoS("Cannot detect a setting of the cluster", "what", "ranges of Services", "reason", "cannot read ServiceCIDRs; the kubelet uses the cluster IPs of Services")
 		} else {
-			klog.InfoS("Learnt from the cluster", "what", "ranges of Services", "value", ranges, "from", "its ServiceCIDRs")
+			klog.InfoS("Detected a setting of the cluster", "what", "ranges of Services", "value", ranges, "from", "its ServiceCIDRs")
 		}
 	}
 	s.set(ranges, s.known.Pods, s.known.Routes)
@@ -74,7 +74,7 @@ func (s *sharedFacts) set(services, pods []netip.Prefix, routes bool) {
 	s.known.Services, s.known.Pods, s.known.Routes = slices.Clone(services), pods, routes
 	err := s.file.Write(s.known)
 	if s.written = err == nil; err != nil {
-		klog.ErrorS(err, "The kubelet learns from Services alone")
+		klog.ErrorS(err, "The kubelet uses Services only")
 	}
 }
 

@@ -57,7 +57,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.HostnameOverride, "hostname-override", c.HostnameOverride, "`name` of the Node (default: the host's name in lower case)")
 	fs.StringVar(&c.BindAddress, "bind-address", c.BindAddress, "`address` of this node; 0.0.0.0 and :: allow both address families")
 
-	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: this program relays connections, on every system; connect: BPF programs of Linux choose an endpoint when a client on this host connects to a ClusterIP, and this program relays the rest; kernelspace: HNS load balancers of Windows do; auto: connect on Linux, elsewhere the default (default: userspace; on Windows with --network-mode=overlay kernelspace)")
+	fs.StringVar((*string)(&c.Mode), "proxy-mode", string(c.Mode), "userspace: this program relays connections, on every system; connect: BPF programs of Linux choose an endpoint when a client on this host connects to a ClusterIP, and this program relays the rest; kernelspace: load balancers of HNS on Windows distribute connections; auto: connect on Linux, elsewhere the default (default: userspace; on Windows with --network-mode=overlay kernelspace)")
 	fs.StringVar(&o.connectCgroup, "connect-cgroup", "", "`directory` of a cgroup of version 2; the clients in it and below are those of this host, for --proxy-mode=connect (default: all processes)")
 	fs.StringVar(&o.userspaceBackend, "userspace-backend", "relay", "`backend` for userspace: relay, this program; portproxy, Windows' IP Helper for TCP with one endpoint")
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: the addresses of the Node (default: all)")
@@ -80,7 +80,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 
 	fs.StringVar(&c.Winkernel.NetworkName, "network-name", c.Winkernel.NetworkName, "HNS network of the pods ($KUBE_NETWORK); for kernelspace (default with --network-mode=host-gateway, upstream or overlay: the network that the kubelet makes)")
 	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third address of this node's pod range, which the kubelet reserves)")
-	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "direct server return; for kernelspace")
+	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "use direct server return for load balancers of HNS; for kernelspace")
 	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; logged and ignored")
 	addRetiredFlags(fs)
 }

@@ -27,7 +27,7 @@ func warnOfOther(ctx context.Context, look func(ctx context.Context, ours string
 		klog.V(2).InfoS("Cannot look for rules of another kube-proxy", "reason", reason)
 	}
 	if text := found.String(); text != "" {
-		klog.InfoS("Another kube-proxy is in the way", "found", found.What(), "fix", found.Fix)
+		klog.InfoS("Found rules of another kube-proxy, which receive Service traffic first", "found", found.What(), "fix", found.Fix)
 		event(v1.EventTypeWarning, "KubeProxyInTheWay", text)
 	}
 }

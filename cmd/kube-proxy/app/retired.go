@@ -4,8 +4,8 @@ import "github.com/spf13/pflag"
 
 // Why flags of upstream's kube-proxy have no effect here.
 const (
-	noPacketRules = "the proxy relays connections or uses HNS, and writes no packet rules"
-	noConntrack   = "the proxy relays connections itself and does not use connection tracking"
+	noNAT       = "the proxy relays connections or uses HNS, and writes no NAT or IPVS rules"
+	noConntrack = "the proxy relays connections itself and does not use connection tracking"
 )
 
 // retired are flags of current and older upstream releases that have no effect here. They are accepted so that existing
@@ -18,23 +18,23 @@ var retired = []struct {
 }{
 	{"bind-address-hard-fail", false, "the proxy always exits if its address is in use"},
 	{"show-hidden-metrics-for-version", true, "no metric is hidden"},
-	{"masquerade-all", false, noPacketRules},
-	{"iptables-masquerade-bit", true, noPacketRules},
+	{"masquerade-all", false, noNAT},
+	{"iptables-masquerade-bit", true, noNAT},
 	{"iptables-localhost-nodeports", false, "node ports are served on loopback unless --nodeport-addresses excludes it"},
 	{"iptables-min-sync-period", true, "changes are batched for a few milliseconds only"},
-	{"ipvs-sync-period", true, noPacketRules},
-	{"ipvs-min-sync-period", true, noPacketRules},
-	{"ipvs-scheduler", true, noPacketRules},
-	{"ipvs-exclude-cidrs", true, noPacketRules},
-	{"ipvs-strict-arp", false, noPacketRules},
-	{"ipvs-tcp-timeout", true, noPacketRules},
-	{"ipvs-tcpfin-timeout", true, noPacketRules},
+	{"ipvs-sync-period", true, noNAT},
+	{"ipvs-min-sync-period", true, noNAT},
+	{"ipvs-scheduler", true, noNAT},
+	{"ipvs-exclude-cidrs", true, noNAT},
+	{"ipvs-strict-arp", false, noNAT},
+	{"ipvs-tcp-timeout", true, noNAT},
+	{"ipvs-tcpfin-timeout", true, noNAT},
 	{"ipvs-udp-timeout", true, "use --udp-timeout"},
-	{"cleanup-ipvs", false, noPacketRules},
+	{"cleanup-ipvs", false, noNAT},
 	{"cleanup-iptables", false, "use --cleanup"},
-	{"detect-local-mode", true, noPacketRules},
-	{"pod-bridge-interface", true, noPacketRules},
-	{"pod-interface-name-prefix", true, noPacketRules},
+	{"detect-local-mode", true, noNAT},
+	{"pod-bridge-interface", true, noNAT},
+	{"pod-interface-name-prefix", true, noNAT},
 	{"oom-score-adj", true, "start the process with the score that you want"},
 	{"conntrack-max", true, noConntrack},
 	{"conntrack-max-per-core", true, noConntrack},

@@ -12,16 +12,17 @@ import (
 
 	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/routes"
+	"github.com/winkube/winkube/pkg/routes/routestest"
 )
 
 // lists sends the table's contents after each change.
 type lists struct {
-	*routes.Fake
+	*routestest.Table
 	changed chan string // the table's contents after a change
 }
 
 func (l lists) Change(ctx context.Context, d routes.Diff) error {
-	err := l.Fake.Change(ctx, d)
+	err := l.Table.Change(ctx, d)
 	l.changed <- l.String()
 	return err
 }
@@ -41,7 +42,7 @@ func TestClusterCIDR(t *testing.T) {
 	client := kubeclienttest.NewClientset(node("n1", "10.1.0.11", "10.244.0.0/24"), node("n2", "10.1.0.12", "10.244.1.0/24"), node("n3", "10.1.0.13", "10.245.0.0/24"), node("n4", "10.1.0.14", "10.244.9.0/24"))
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
-	table := lists{routes.NewFake(netip.MustParsePrefix("10.1.0.11/24")), make(chan string, 10)}
+	table := lists{routestest.NewTable(netip.MustParsePrefix("10.1.0.11/24")), make(chan string, 10)}
 	facts := &sharedFacts{Facts: routes.NewFacts()}
 	manager := s.newRoutes(table, facts, func(routes.Problem) {}, apiServers("https://10.1.0.10:6443"))
 	ctx, cancel := context.WithCancel(t.Context())

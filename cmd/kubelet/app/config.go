@@ -286,13 +286,13 @@ func newConfigCommand(out io.Writer) *cobra.Command {
 	dir := ""
 	check := &cobra.Command{
 		Use:   "check FILE",
-		Short: "Says what is wrong with a configuration file, and which of its fields change nothing here",
+		Short: "Checks a configuration file, and names its fields that have no effect here",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error {
 			return checkConfig(fileFlags{config: args[0], dir: dir}, out)
 		},
 	}
-	check.Flags().StringVar(&dir, "config-dir", "", "`directory` of drop-ins, as of the kubelet")
+	check.Flags().StringVar(&dir, "config-dir", "", "`directory` of drop-ins, the same as the kubelet's")
 	parent.AddCommand(check)
 	return parent
 }

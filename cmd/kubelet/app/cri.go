@@ -22,15 +22,15 @@ type criOptions struct {
 }
 
 func (o *criOptions) addFlags(fs *pflag.FlagSet) {
-	fs.StringVar(&o.listen, "listen", cri.DefaultEndpoint, "`address` on which kubeadm asks: unix:// or npipe://")
+	fs.StringVar(&o.listen, "listen", cri.DefaultEndpoint, "`address` to which kubeadm connects: unix:// or npipe://")
 	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`: unix://, npipe:// or tcp:// (default: $DOCKER_HOST or the platform's)")
-	fs.StringVar(&o.image, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
-	fs.StringVar(&o.logs, "pod-logs-dir", defaultPodLogsDir(), "`directory` of links to containers' logs, as of the kubelet")
+	fs.StringVar(&o.image, "pod-infra-container-image", defaultInfraImage, "the same as the kubelet's")
+	fs.StringVar(&o.logs, "pod-logs-dir", defaultPodLogsDir(), "`directory` of links to containers' logs, the same as the kubelet's")
 }
 
 // criService describes `kubelet cri` as a Windows service.
 var criService = daemon.Program{
-	Name: "kubelet-cri", Title: "Kubernetes kubelet cri (winkube)", About: "Answers what kubeadm asks of a container runtime.",
+	Name: "kubelet-cri", Title: "Kubernetes kubelet cri (winkube)", About: "Answers kubeadm's requests to a container runtime.",
 	Command: []string{"cri"}, Env: []string{"DOCKER_HOST", "DOCKER_CERT_PATH", "DOCKER_TLS_VERIFY"}, Check: checkCRIService,
 }
 
@@ -60,8 +60,8 @@ func newCRICommand(code *int) *cobra.Command {
 	o := &criOptions{}
 	command := &cobra.Command{
 		Use:   "cri",
-		Short: "Answers what kubeadm asks of a container runtime; a separate service",
-		Long: "Answers what kubeadm join, reset and upgrade ask of a container runtime, on the socket or pipe where kubeadm looks for an engine that is Docker.\n" +
+		Short: "Answers kubeadm's requests to a container runtime; a separate service",
+		Long: "Answers requests of kubeadm join, reset and upgrade to a container runtime, on the socket or pipe where kubeadm looks for Docker.\n" +
 			"It is a separate service because kubeadm asks before the kubelet is started and after it is stopped.",
 		Args: cobra.NoArgs,
 	}

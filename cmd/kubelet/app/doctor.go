@@ -54,11 +54,11 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 
 // add declares the flags.
 func (o *doctorOptions) add(fs *pflag.FlagSet) {
-	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "as of the kubelet")
-	fs.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "as of the kubelet")
-	fs.StringVar(&o.windows, "windows-network", "", "as of the kubelet")
-	fs.StringVar(&o.adapter, "interface", "", "as of the kubelet")
-	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "as of the kubelet")
+	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "the same as the kubelet's")
+	fs.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "the same as the kubelet's")
+	fs.StringVar(&o.windows, "windows-network", "", "the same as the kubelet's")
+	fs.StringVar(&o.adapter, "interface", "", "the same as the kubelet's")
+	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "the same as the kubelet's")
 	fs.StringVar(&o.endpoint, "docker-endpoint", "", "Docker Engine's `address`")
 	fs.StringSliceVar(&o.nodeIP, "node-ip", nil, "`addresses` of the node (default: that of the default route)")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on this node")

@@ -49,7 +49,7 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
 		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
 			"rules of another kube-proxy, and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
-			"With --record it changes the host for some minutes instead, takes everything back, and writes down what the host answered.",
+			"With --record it changes the host for some minutes instead, undoes everything, and records what the host answered.",
 		Args: cobra.NoArgs,
 	}
 	o.add(command.Flags())
@@ -77,10 +77,10 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 func (o *hostDoctorOptions) add(fs *pflag.FlagSet) {
 	o.doctorOptions.add(fs)
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` by which the API server is asked for its clock and version, and for pods of another proxy")
-	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "as of the kubelet")
-	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
-	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS; empty: learnt, as the kubelet does")
-	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "`domain` of the cluster; empty: learnt, as the kubelet does")
+	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "the same as the kubelet's")
+	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "the same as the kubelet's")
+	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS; empty: detected, as the kubelet does")
+	fs.StringVar(&o.clusterDomain, "cluster-domain", "", "`domain` of the cluster; empty: detected, as the kubelet does")
 }
 
 // printed prints findings; it returns an error if there are faults.
@@ -130,7 +130,7 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		s.Server = askServer(ctx, o.kubeconfig)
 		known, err := o.askCluster(ctx, s.Platform.OS == "windows")
 		if err != nil {
-			s.Unread = append(s.Unread, "what is to be learnt of the cluster: "+err.Error())
+			s.Unread = append(s.Unread, "cluster settings: "+err.Error())
 		}
 		s.Cluster = known.Lines
 		if len(o.services) == 0 {

@@ -35,7 +35,7 @@ import (
 
 // newNodeCommand returns `kubelet node join` and `kubelet node leave`.
 func newNodeCommand(out io.Writer) *cobra.Command {
-	parent := &cobra.Command{Use: "node", Short: "Makes this server a node of a cluster, or takes that back", Args: cobra.NoArgs}
+	parent := &cobra.Command{Use: "node", Short: "Joins this server to a cluster as a node, or removes it", Args: cobra.NoArgs}
 	parent.AddCommand(newJoinCommand(out), newLeaveCommand(out))
 	return parent
 }
@@ -231,13 +231,13 @@ func newLeaveCommand(out io.Writer) *cobra.Command {
 	var removeData bool
 	leave := &cobra.Command{
 		Use:   "leave",
-		Short: "Takes back what join and the programs made on this server; logs and pods' data stay",
-		Long: "Takes back what `kubelet node join` and the programs made on this server: services, pods, networks, addresses, routes, rules, credentials and programs.\n" +
+		Short: "Removes what join and the programs created on this server; logs and pods' data stay",
+		Long: "Removes what `kubelet node join` and the programs created on this server: services, pods, networks, addresses, routes, rules, credentials and programs.\n" +
 			"Drain the node first: kubectl drain NAME --ignore-daemonsets --delete-emptydir-data. Run it again at any time.",
 		Args: cobra.NoArgs,
 	}
 	addLayoutFlags(leave.Flags(), &target, &root)
-	leave.Flags().StringVar(&endpoint, "docker-endpoint", "", "as of the kubelet")
+	leave.Flags().StringVar(&endpoint, "docker-endpoint", "", "the same as the kubelet's")
 	leave.Flags().BoolVar(&removeData, "remove-data", false, "remove also the kubelet's directory with the pods' volumes, and the logs")
 	leave.RunE = func(c *cobra.Command, _ []string) error {
 		silence()

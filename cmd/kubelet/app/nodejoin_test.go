@@ -15,7 +15,7 @@ func TestNodeArguments(t *testing.T) {
 		"join a:1 --token=abcdef.0123456789abcdef -- --v=2 -- eu":                          `argument "eu" after --`,
 		"join a:1 --token=abcdef.0123456789abcdef --ca-cert-hash=sha256:12":                "--discovery-token-ca-cert-hash=sha256:12: want sha256:",
 		"join a:1 --token=abcdef.0123456789abcdef --discovery-token-ca-cert-hash sha256:1": "--discovery-token-ca-cert-hash=sha256:1: want sha256:",
-		"join a:1 --token abc --ca-cert-hash sha256:12":                                    "--token: 3 characters that are no join token",
+		"join a:1 --token abc --ca-cert-hash sha256:12":                                    "--token: 3 characters that are not a join token",
 		"join a:1 --tokens=x": "unknown flag: --tokens",
 		"join a:1 --target=k --token=abcdef.0123456789abcdef":                               "--target=k: want an absolute path",
 		"join a:1 -- --no-such=1":                                                           "flags for the kubelet: unknown flag: --no-such",

@@ -134,7 +134,7 @@ func (s *settings) makeNode() error {
 	}
 	s.Node.Taints = s.c.RegisterWithTaints
 	if s.node.cloud != "" && s.node.cloud != "external" {
-		return fmt.Errorf("--cloud-provider=%s: kubelets no longer have cloud providers: want external, or nothing", s.node.cloud)
+		return fmt.Errorf("--cloud-provider=%s: kubelets no longer have cloud providers: want external, or empty", s.node.cloud)
 	}
 	s.Node.ExternalCloud, s.Node.ProviderID, s.Node.NodeIP = s.node.cloud == "external", s.c.ProviderID, s.node.ip
 	overrides := []string{""}

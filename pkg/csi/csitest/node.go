@@ -70,7 +70,7 @@ func (s service) NodeStageVolume(ctx context.Context, in *pb.NodeStageVolumeRequ
 		case !d.Has(pb.NodeServiceCapability_RPC_STAGE_UNSTAGE_VOLUME):
 			return nil, d.wrong(codes.Unimplemented, "NodeStageVolume of a driver that does not stage")
 		case !isDir(path):
-			return nil, d.wrong(codes.Internal, "NodeStageVolume of volume %s: staging path %s is no directory", id, path)
+			return nil, d.wrong(codes.Internal, "NodeStageVolume of volume %s: staging path %s is not a directory", id, path)
 		case v.Staged != "" && v.Staged != path:
 			return nil, d.wrong(codes.FailedPrecondition, "NodeStageVolume of volume %s at %s: it is staged at %s", id, path, v.Staged)
 		}
@@ -108,7 +108,7 @@ func (s service) NodePublishVolume(ctx context.Context, in *pb.NodePublishVolume
 		case stages && in.GetStagingTargetPath() != v.Staged:
 			return nil, d.wrong(codes.InvalidArgument, "NodePublishVolume of volume %s from %s: it is staged at %s", id, in.GetStagingTargetPath(), v.Staged)
 		case !isDir(filepath.Dir(target)):
-			return nil, d.wrong(codes.Internal, "NodePublishVolume of volume %s: the parent of %s is no directory", id, target)
+			return nil, d.wrong(codes.Internal, "NodePublishVolume of volume %s: the parent of %s is not a directory", id, target)
 		}
 		if err := makeTarget(target, in.GetVolumeCapability().GetBlock() != nil); err != nil {
 			return nil, d.wrong(codes.Internal, "NodePublishVolume of volume %s: %v", id, err)

@@ -85,7 +85,7 @@ func (e *Engine) findImage(name string) *Image {
 	full := familiar(name)
 	for id, img := range e.images {
 		short := strings.TrimPrefix(id, "sha256:")
-		if slices.Contains(img.Names, full) || slices.Contains(e.digests(img), full) || len(name) >= 4 && strings.HasPrefix(short, strings.TrimPrefix(name, "sha256:")) {
+		if slices.Contains(img.Names, full) || slices.Contains(e.opts.digests(img), full) || len(name) >= 4 && strings.HasPrefix(short, strings.TrimPrefix(name, "sha256:")) {
 			return img
 		}
 	}
@@ -97,7 +97,7 @@ func (e imageAPI) listImages(w http.ResponseWriter) {
 	defer e.mu.Unlock()
 	list := []image.Summary{}
 	for _, img := range e.images {
-		list = append(list, image.Summary{ID: img.ID, RepoTags: orNone(img.Names), RepoDigests: e.digests(img), Size: img.Size})
+		list = append(list, image.Summary{ID: img.ID, RepoTags: orNone(img.Names), RepoDigests: e.opts.digests(img), Size: img.Size})
 	}
 	slices.SortFunc(list, func(a, b image.Summary) int { return strings.Compare(a.ID, b.ID) })
 	answer(w, http.StatusOK, list)
@@ -119,7 +119,7 @@ func (e imageAPI) inspectImage(w http.ResponseWriter, name string) {
 		return
 	}
 	body := map[string]any{
-		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": e.digests(img), "Size": img.Size, "Os": cmp.Or(img.OS, e.opts.OS), "OsVersion": img.OSVersion,
+		"Id": img.ID, "RepoTags": img.Names, "RepoDigests": e.opts.digests(img), "Size": img.Size, "Os": cmp.Or(img.OS, e.opts.OS), "OsVersion": img.OSVersion,
 		"Architecture": "amd64", "Config": img.config(),
 	}
 	if e.opts.Snapshotter != "" {
@@ -129,8 +129,8 @@ func (e imageAPI) inspectImage(w http.ResponseWriter, name string) {
 }
 
 // digests are the digests of an image. In containerd's store an image always has the digest of its manifest, which is its id.
-func (e *Engine) digests(img *Image) []string {
-	if e.opts.Snapshotter == "" {
+func (o Options) digests(img *Image) []string {
+	if o.Snapshotter == "" {
 		return img.Digests
 	}
 	all := slices.Clone(img.Digests)

@@ -229,7 +229,7 @@ func ranges(s Symptoms) (out []Finding) {
 			out = append(out, Finding{Fault: true, What: o.What, Fix: o.Remedy})
 		}
 		if len(overlaps) == 0 {
-			out = append(out, good("nothing else lies in the node's pod CIDR %s", c))
+			out = append(out, good("no other address or route overlaps the node's pod CIDR %s", c))
 		}
 	}
 	return out
@@ -408,7 +408,7 @@ func serviceAddresses(s Symptoms) (out []Finding) {
 			out = append(out, good("answers from the %d service addresses on %q may leave by other interfaces", l.Services, l.Name))
 		default:
 			out = append(out, fault(fmt.Sprintf("start the proxy, or: netsh interface ipv4 set interface %q forwarding=enabled weakhostsend=enabled", l.Name),
-				"%q holds %d service addresses, and neither forwards nor sends as a weak host: no answer reaches a pod", l.Name, l.Services))
+				"%q holds %d service addresses, but has forwarding and weak host send disabled: pods get no replies", l.Name, l.Services))
 		}
 	}
 	return out

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 var update = flag.Bool("update", false, "rewrite testdata/*.golden")
@@ -29,11 +30,11 @@ func newModel() *model {
 	return &model{chains: map[string][]string{"filter FORWARD": {}, "nat POSTROUTING": {}, "raw PREROUTING": {}}}
 }
 
-func (m *model) install(f *command.Fake, name string) {
+func (m *model) install(f *commandtest.Runner, name string) {
 	f.Install(name+"-save", func(_ []byte, args []string) ([]byte, error) { return []byte(m.save(args[1])), nil })
 	f.Install(name+"-restore", func(stdin []byte, args []string) ([]byte, error) {
 		if strings.Join(args, " ") != "--noflush -w 5" {
-			return nil, command.Exit(2, "bad arguments")
+			return nil, commandtest.Exit(2, "bad arguments")
 		}
 		next := &model{chains: map[string][]string{}}
 		for k, v := range m.chains {
@@ -41,7 +42,7 @@ func (m *model) install(f *command.Fake, name string) {
 		}
 		for i, line := range strings.Split(strings.TrimSpace(string(stdin)), "\n") {
 			if err := next.do(line); err != nil {
-				return nil, command.Exit(1, fmt.Sprintf("line %d failed: %v", i+1, err))
+				return nil, commandtest.Exit(1, fmt.Sprintf("line %d failed: %v", i+1, err))
 			}
 		}
 		m.chains = next.chains
@@ -157,7 +158,7 @@ func rules(cidrs ...string) (out []Rules) {
 
 func TestFilter(t *testing.T) {
 	ctx := t.Context()
-	run, four, six := command.NewFake(), newModel(), newModel()
+	run, four, six := commandtest.New(), newModel(), newModel()
 	four.install(run, "iptables")
 	six.install(run, "ip6tables")
 	four.chains["filter FORWARD"] = []string{"-i lan0 -j DROP", "-j DOCKER-USER", "-j DOCKER-ISOLATION-STAGE-1", "-o docker0 -j DOCKER"}
@@ -226,7 +227,7 @@ func TestFilter(t *testing.T) {
 // TestGuarded: an engine that was upgraded under pods drops packets of other hosts to them, by one rule for each container. Ours precedes these rules,
 // and follows the administrator's.
 func TestGuarded(t *testing.T) {
-	run, four, six := command.NewFake(), newModel(), newModel()
+	run, four, six := commandtest.New(), newModel(), newModel()
 	four.install(run, "iptables")
 	six.install(run, "ip6tables")
 	admin := []string{"-s 192.0.2.0/24 -j DROP", "-i eth1 -j DROP"}
@@ -277,11 +278,11 @@ func TestGuarded(t *testing.T) {
 
 // TestNoRawTable: a kernel without the table raw drops nothing in it, and needs no rule of ours.
 func TestNoRawTable(t *testing.T) {
-	run, four := command.NewFake(), newModel()
+	run, four := commandtest.New(), newModel()
 	four.install(run, "iptables")
 	run.Install("iptables-save", func(_ []byte, args []string) ([]byte, error) {
 		if args[1] == "raw" {
-			return nil, command.Exit(3, "can't initialize iptables table `raw': Table does not exist")
+			return nil, commandtest.Exit(3, "can't initialize iptables table `raw': Table does not exist")
 		}
 		return []byte(four.save(args[1])), nil
 	})
@@ -294,7 +295,7 @@ func TestNoRawTable(t *testing.T) {
 
 // The output of iptables-save shows what is missing, without changes.
 func TestCompare(t *testing.T) {
-	run, four := command.NewFake(), newModel()
+	run, four := commandtest.New(), newModel()
 	four.install(run, "iptables")
 	want := rules("10.244.1.0/24")
 	compare := func() string {
@@ -320,13 +321,13 @@ func TestCompare(t *testing.T) {
 	if got := Compare(nil, closed); len(got) > 0 {
 		t.Errorf("nothing wanted: %+v", got)
 	}
-	if _, err := Save(t.Context(), command.NewFake()); !errors.Is(err, command.ErrNotFound) {
+	if _, err := Save(t.Context(), commandtest.New()); !errors.Is(err, command.ErrNotFound) {
 		t.Errorf("no iptables: %v", err)
 	}
 }
 
 func TestFilterMissing(t *testing.T) {
-	f := New(command.NewFake(), sysctls(t))
+	f := New(commandtest.New(), sysctls(t))
 	err := f.Apply(t.Context(), rules("10.244.1.0/24"))
 	if !errors.Is(err, command.ErrNotFound) || !strings.Contains(err.Error(), "iptables is missing on this host; install the package iptables") {
 		t.Errorf("%v", err)
@@ -334,7 +335,7 @@ func TestFilterMissing(t *testing.T) {
 	if err := f.Apply(t.Context(), nil); err != nil {
 		t.Errorf("clean-up without iptables: %v", err)
 	}
-	err = New(command.NewFake(), t.TempDir()).Apply(t.Context(), rules("10.244.1.0/24"))
+	err = New(commandtest.New(), t.TempDir()).Apply(t.Context(), rules("10.244.1.0/24"))
 	if err == nil || !strings.Contains(err.Error(), "cannot switch on forwarding (sysctl net.ipv4.ip_forward)") {
 		t.Errorf("%v", err)
 	}

@@ -44,7 +44,7 @@ var tokenForm = regexp.MustCompile(bootstrap.BootstrapTokenPattern)
 func ParseToken(text string) (Token, error) {
 	m := tokenForm.FindStringSubmatch(text)
 	if m == nil {
-		return Token{}, fmt.Errorf("--token: %d characters that are no join token; want one such as abcdef.0123456789abcdef, as `kubeadm token create` prints it", len(text))
+		return Token{}, fmt.Errorf("--token: %d characters that are not a join token; want one such as abcdef.0123456789abcdef, as `kubeadm token create` prints it", len(text))
 	}
 	return Token{ID: m[1], secret: m[2]}, nil
 }
@@ -113,14 +113,14 @@ var (
 func Verify(info *v1.ConfigMap, token Token, flag string, pins []Pin) (Cluster, error) {
 	text := info.Data[bootstrap.KubeConfigKey]
 	if text == "" {
-		return Cluster{}, errors.New("ConfigMap kube-public/cluster-info has no kubeconfig: this cluster gives out no join tokens; want `kubeadm init phase bootstrap-token` there, or --kubeconfig here")
+		return Cluster{}, errors.New("ConfigMap kube-public/cluster-info has no kubeconfig: this cluster has no join tokens; run `kubeadm init phase bootstrap-token` there, or give --kubeconfig here")
 	}
 	signature := info.Data[bootstrap.JWSSignatureKeyPrefix+token.ID]
 	switch {
 	case signature == "":
-		return Cluster{}, fmt.Errorf("--token=%s: %w: it has expired, or was made for another cluster; want a new one of `kubeadm token create`", token, ErrNotSigned)
+		return Cluster{}, fmt.Errorf("--token=%s: %w: it has expired, or was made for another cluster; create a new one with `kubeadm token create`", token, ErrNotSigned)
 	case !jws.DetachedTokenIsValid(signature, text, token.ID, token.secret):
-		return Cluster{}, fmt.Errorf("--token=%s: its second half does not fit the signature in ConfigMap kube-public/cluster-info: the token is mistyped, or this is not the cluster that made it; want `kubeadm token create`", token)
+		return Cluster{}, fmt.Errorf("--token=%s: its second half does not fit the signature in ConfigMap kube-public/cluster-info: the token is mistyped, or this is not the cluster that made it; create a new one with `kubeadm token create`", token)
 	}
 	file, err := clientcmd.Load([]byte(text))
 	if err != nil {
@@ -223,7 +223,7 @@ func ask(ctx context.Context, server string, config *tls.Config, token Token, fl
 		return Cluster{}, nil, fmt.Errorf("SERVER=%s: %w", server, err)
 	}
 	if err := json.Unmarshal(data, info); err != nil {
-		return Cluster{}, nil, fmt.Errorf("SERVER=%s: its answer is no ConfigMap: %w", server, err)
+		return Cluster{}, nil, fmt.Errorf("SERVER=%s: its answer is not a ConfigMap: %w", server, err)
 	}
 	cluster, err := Verify(info, token, flag, pins)
 	return cluster, []byte(info.Data[bootstrap.KubeConfigKey]), err

@@ -125,7 +125,7 @@ func usableServers(servers []string, hostShared bool) []string {
 func limitDNS(dns *pod.DNS, warn func(reason, format string, args ...any)) {
 	if len(dns.Servers) > maxNameservers {
 		dns.Servers = dns.Servers[:maxNameservers]
-		warn("DNSConfigForming", "resolvers take at most %d nameservers; the pod gets: %s", maxNameservers, strings.Join(dns.Servers, " "))
+		warn("DNSConfigForming", "resolvers support at most %d nameservers; the pod gets: %s", maxNameservers, strings.Join(dns.Servers, " "))
 	}
 	var kept []string
 	chars := 0
@@ -144,7 +144,7 @@ func limitDNS(dns *pod.DNS, warn func(reason, format string, args ...any)) {
 	}
 	dns.Searches = kept
 	if cut {
-		warn("DNSConfigForming", "resolvers take at most %d search domains, %d characters each and %d in all; the pod gets: %s",
+		warn("DNSConfigForming", "resolvers support at most %d search domains, %d characters each and %d in all; the pod gets: %s",
 			maxSearches, maxSearchDomain, maxSearchChars, strings.Join(kept, " "))
 	}
 }

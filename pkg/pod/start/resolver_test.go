@@ -377,7 +377,7 @@ func TestContainerConfigErrors(t *testing.T) {
 			want: `container's runAsUser breaks non-root policy (pod: "web_shop(u1)", container: app)`},
 		{name: "recursive", pod: stagePod(container(func(c *v1.Container) {
 			c.VolumeMounts = []v1.VolumeMount{{Name: "data", MountPath: "/data", ReadOnly: true, RecursiveReadOnly: ptr(v1.RecursiveReadOnlyEnabled)}}
-		})), want: `volume "data" requested recursive read-only mode, but it is not supported by the runtime (it takes engine API 1.44 and kernel 5.12); IfPossible would do without`},
+		})), want: `volume "data" requested recursive read-only mode, but it is not supported by the runtime (it needs engine API 1.44 and kernel 5.12); IfPossible does without it`},
 		{name: "disk full", pod: stagePod(), change: breaks("write"), want: "cannot write /etc/hosts of the pod: it broke"},
 	} {
 		s := newStage(t)

@@ -169,7 +169,7 @@ func (b *Balancer) ready(whole bool) bool {
 		again, err := b.kernel.Check()
 		for _, hook := range again {
 			b.metrics.attached.Inc()
-			klog.InfoS("Attached the BPF program for Services again: something had detached it. See what else manages BPF programs on this host", "hook", hook)
+			klog.InfoS("Reattached the BPF program for Services: something had detached it. Check what else manages BPF programs on this host", "hook", hook)
 		}
 		if err != nil {
 			b.kernel.Close()

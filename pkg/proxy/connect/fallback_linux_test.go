@@ -182,7 +182,7 @@ func TestFullMap(t *testing.T) {
 		}
 		apply(t, h.Balancer, table)
 	})
-	const want = `"Relaying some Services: the kernel does not accept them for decisions at connect" fronts=1 such as=["TCP 10.96.0.2:80"] reason="put front: `
+	const want = `"Relaying some Services: the kernel rejected their entries in the BPF maps" fronts=1 such as=["TCP 10.96.0.2:80"] reason="put front: `
 	if len(lines) != 1 || !strings.HasPrefix(lines[0], want) {
 		t.Errorf("logged %q, want one line %s", lines, want)
 	} else {
@@ -211,7 +211,7 @@ func TestLargeTable(t *testing.T) {
 			h.to(t, route("a 10.96.0.1:80 10.1.0.2:80"), route("b 10.96.0.2:80 10.1.0.2:80"))
 		}
 	})
-	const want = `"Relaying some Services: the BPF maps have no room for all" fronts=1 such as=["TCP 10.96.0.2:80"] most fronts=1 most endpoints=1`
+	const want = `"Relaying some Services: the BPF maps are full" fronts=1 such as=["TCP 10.96.0.2:80"] most fronts=1 most endpoints=1`
 	if i := slices.Index(lines, want); i < 0 || slices.Contains(lines[i+1:], want) {
 		t.Errorf("logged %q, want once %s", lines, want)
 	}
@@ -249,7 +249,7 @@ func TestDetachedIsTold(t *testing.T) {
 		apply(t, h.Balancer, h.table)
 		apply(t, h.Balancer, h.table)
 	})
-	const want = `"Attached the BPF program for Services again: something had detached it. See what else manages BPF programs on this host" hook="connect4"`
+	const want = `"Reattached the BPF program for Services: something had detached it. Check what else manages BPF programs on this host" hook="connect4"`
 	if len(lines) != 1 || lines[0] != want {
 		t.Errorf("logged %q, want one line %s", lines, want)
 	}

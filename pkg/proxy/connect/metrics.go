@@ -12,7 +12,7 @@ var (
 	frontsDesc    = prometheus.NewDesc("kubeproxy_connect_fronts", "ClusterIP ports for which the kernel chooses an endpoint when a client on this host connects", nil, nil)
 	leftDesc      = prometheus.NewDesc("kubeproxy_connect_fronts_without_room", "ClusterIP ports that are relayed because the BPF maps have no room for them or the kernel did not accept them", nil, nil)
 	decisionsDesc = prometheus.NewDesc("kubeproxy_connect_decisions_total", "Connections and UDP flows for which the kernel chose an endpoint (tcp, udp), or refused because there is none (refused)", []string{"result"}, nil)
-	limitDesc     = prometheus.NewDesc("kubeproxy_connect_limit", "Limit on what clients make the kernel remember", []string{"of"}, nil)
+	limitDesc     = prometheus.NewDesc("kubeproxy_connect_limit", "Limit on kernel state that clients cause", []string{"of"}, nil)
 	usedDesc      = prometheus.NewDesc("kubeproxy_connect_limit_used", "Use of the limit. For limits per client: the highest use", []string{"of"}, nil)
 )
 

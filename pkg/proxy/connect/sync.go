@@ -123,7 +123,7 @@ func (b *Balancer) tellLeft() {
 		return
 	}
 	b.told.left = true
-	klog.InfoS("Relaying some Services: the BPF maps have no room for all", "fronts", len(b.left), "such as", some(b.left), "most fronts", b.limits.Fronts, "most endpoints", b.limits.Endpoints)
+	klog.InfoS("Relaying some Services: the BPF maps are full", "fronts", len(b.left), "such as", some(b.left), "most fronts", b.limits.Fronts, "most endpoints", b.limits.Endpoints)
 }
 
 // tellRefused logs once for each reason why the kernel did not accept fronts.
@@ -143,7 +143,7 @@ func (b *Balancer) tellRefused() {
 	for reason, keys := range by {
 		told[reason] = true
 		if !b.told.refused[reason] {
-			klog.InfoS("Relaying some Services: the kernel does not accept them for decisions at connect", "fronts", len(keys), "such as", some(keys), "reason", reason)
+			klog.InfoS("Relaying some Services: the kernel rejected their entries in the BPF maps", "fronts", len(keys), "such as", some(keys), "reason", reason)
 		}
 	}
 	b.told.refused = told

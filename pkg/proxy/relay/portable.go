@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Goroutines returns the Plane that works on every system: a goroutine for each listener and two for each connection.
@@ -21,7 +23,7 @@ func (goroutines) Close() {}
 
 func (goroutines) Carry(f *Front) Carrier {
 	ctx, cancel := context.WithCancel(context.Background())
-	return &routines{Front: f, ctx: ctx, cancel: cancel, news: make(chan struct{}), links: map[link]struct{}{}}
+	return &routines{Front: f, ctx: ctx, cancel: cancel, links: map[link]struct{}{}}
 }
 
 // routines moves the data of one front with goroutines.
@@ -31,10 +33,10 @@ type routines struct {
 	cancel context.CancelFunc
 	held   atomic.Int32   // connections that wait for an endpoint
 	work   sync.WaitGroup // accept loops, connections, sessions
+	news   wake.Broadcast // the Route changed
 
 	mu     sync.Mutex
 	closed bool
-	news   chan struct{} // closed when the Route changes
 	links  map[link]struct{}
 }
 
@@ -57,8 +59,7 @@ func (f *routines) Listen(at Place, _ Silence) (Socket, error) {
 // Changed wakes connections that wait for an endpoint, and notifies links whose endpoint is gone.
 func (f *routines) Changed() {
 	f.mu.Lock()
-	close(f.news)
-	f.news = make(chan struct{})
+	f.news.Send()
 	var gone []link
 	for l := range f.links {
 		if !f.Chooser.Leads(l.ends()) {
@@ -69,13 +70,6 @@ func (f *routines) Changed() {
 	for _, l := range gone {
 		l.removed()
 	}
-}
-
-// next returns a channel that the next change of the Route closes.
-func (f *routines) next() <-chan struct{} {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.news
 }
 
 // add adds a link; false: the front is closed.

@@ -35,7 +35,7 @@ func reportRefusals(conn *net.UDPConn) error {
 	return control(func(fd uintptr) error {
 		on, returned := uint32(1), uint32(0)
 		if err := ioctl(windows.Handle(fd), windows.SIO_UDP_CONNRESET, (*byte)(unsafe.Pointer(&on)), uint32(unsafe.Sizeof(on)), nil, 0, &returned, nil, 0); err != nil {
-			return fmt.Errorf("cannot have refused packets reported: %w", err)
+			return fmt.Errorf("cannot enable reports of refused packets: %w", err)
 		}
 		return nil
 	})("", "", raw)
@@ -75,7 +75,7 @@ func taken(err error) string {
 	if !errors.Is(err, windows.WSAEADDRINUSE) && !errors.Is(err, windows.WSAEACCES) {
 		return ""
 	}
-	return "; another program has the port, maybe at all addresses: netstat -ano names its process, of process 4 (http.sys) netsh http show servicestate the rest, " +
+	return "; another program has the port, maybe at all addresses: netstat -ano shows its process; for process 4 (http.sys), netsh http show servicestate shows more, " +
 		"and netsh http add iplisten ipaddress=ADDRESS limits http.sys to the node's address"
 }
 

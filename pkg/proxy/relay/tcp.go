@@ -310,7 +310,7 @@ func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*n
 
 // hold waits until a front that drops gets an endpoint; false: it did not.
 func (f *routines) hold(client netip.Addr) bool {
-	news := f.next()
+	news := f.news.Next()
 	if !f.Chooser.Route().Drop || f.held.Load() >= choose.MaxHeld {
 		return len(f.Chooser.Backends(client)) > 0
 	}

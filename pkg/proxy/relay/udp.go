@@ -126,7 +126,7 @@ func (s *udpSocket) session(client netip.AddrPort) *session {
 		return nil
 	}
 	if err := reportRefusals(server); err != nil { // a dead endpoint is then noticed by its silence
-		klog.V(4).InfoS("A refused packet is not noticed", "endpoint", target, "err", err)
+		klog.V(4).InfoS("Cannot detect refused UDP packets", "endpoint", target, "err", err)
 	}
 	s.mu.Lock()
 	if one.server = server; s.closed || one.ended {

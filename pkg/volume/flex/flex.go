@@ -175,7 +175,7 @@ func (k *Kind) learn(ctx context.Context, driver string) {
 	}
 	k.crew.Go(func() {
 		if _, err := k.drivers.find(context.WithoutCancel(ctx), driver); err != nil {
-			klog.V(2).InfoS("Cannot ask a flexVolume driver what it can; its volumes have no figures", "driver", driver, "err", err)
+			klog.V(2).InfoS("Cannot query the capabilities of a flexVolume driver; its volumes have no figures", "driver", driver, "err", err)
 		}
 	})
 }

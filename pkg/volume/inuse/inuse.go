@@ -29,7 +29,7 @@ type Volumes[K Key] struct {
 	pods map[K]map[types.UID]struct{} // "": staged, and no pod is known to use it
 	// reported has the version of our Node at which the API server first had a volume of pods as in use: older ones say what was before.
 	reported map[K]string
-	told     chan struct{} // closed when reported changes; nil: none waits for that
+	told     wake.Broadcast // reported changed
 }
 
 // Add says that pod uid uses the volume, or with "" that it is staged.
@@ -94,10 +94,7 @@ func (u *Volumes[K]) Reported(node *v1.Node) {
 			u.reported = map[K]string{}
 		}
 		u.reported[volume] = node.ResourceVersion
-		if u.told != nil {
-			close(u.told)
-			u.told = nil
-		}
+		u.told.Send()
 	}
 }
 
@@ -105,15 +102,13 @@ func (u *Volumes[K]) Reported(node *v1.Node) {
 func (u *Volumes[K]) Knows(node *v1.Node, k K) (bool, <-chan struct{}) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if u.told == nil {
-		u.told = make(chan struct{})
-	}
+	next := u.told.Next()
 	since, reported := u.reported[k]
 	if !reported || node == nil || !slices.Contains(node.Status.VolumesInUse, k.Unique()) {
-		return false, u.told
+		return false, next
 	}
 	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, since)
-	return err != nil || order >= 0, u.told
+	return err != nil || order >= 0, next
 }
 
 // Names are those for status.volumesInUse of the volumes that keep accepts, never nil.

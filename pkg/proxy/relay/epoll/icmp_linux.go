@@ -55,7 +55,7 @@ func (l *loop) unreachable(socket int, client netip.AddrPort) {
 		return
 	}
 	if err := unix.Sendmsg(r.sockets[family], message, source, name, unix.MSG_DONTWAIT); err != nil {
-		klog.V(2).InfoS("Cannot tell a client that its endpoint is unreachable", "client", client, "err", err)
+		klog.V(2).InfoS("Cannot send ICMP port unreachable to a client", "client", client, "err", err)
 	}
 }
 
@@ -67,7 +67,7 @@ func openICMP(family int) int {
 	}
 	fd, err := unix.Socket(domain, unix.SOCK_RAW|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, protocol)
 	if err != nil {
-		klog.InfoS("UDP clients are not told when an endpoint refuses: cannot open a raw socket", "err", err)
+		klog.InfoS("Cannot send ICMP port unreachable to UDP clients: cannot open a raw socket", "err", err)
 		return -1
 	}
 	if nothing := (unix.ICMPv6Filter{}); family == 1 {

@@ -149,7 +149,7 @@ func (l *lookup) check() {
 	}
 	_ = l.link.Close()
 	if err := l.attach(); err != nil {
-		klog.ErrorS(err, "Services are not served over TCP: the BPF program was detached from the kernel's socket lookup, and cannot be attached again; see what else manages BPF programs on this host")
+		klog.ErrorS(err, "Services are not served over TCP: the BPF program was detached from the kernel's socket lookup, and cannot be attached again; check what else manages BPF programs on this host")
 	}
 }
 

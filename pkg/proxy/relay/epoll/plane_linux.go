@@ -257,7 +257,7 @@ func transparent(fd int, is4 bool) error {
 		level, name = unix.SOL_IP, unix.IP_TRANSPARENT
 	}
 	if errno := setOption(fd, level, name, 1); errno != 0 {
-		return fmt.Errorf("cannot have an address that is not this host's: %w", errno)
+		return fmt.Errorf("cannot use an address that is not this host's: %w", errno)
 	}
 	return nil
 }

@@ -43,7 +43,7 @@ func (m *member) startServices() {
 		m.copyProgram(services[i].exe)
 		one := services[i]
 		m.does(one.exe, one.name+": installed; it starts with Windows", append([]string{"install"}, flags...)...)
-		m.does(one.exe, one.name+": is installed as wanted", "install")
+		m.does(one.exe, one.name+": is already installed with these settings", "install")
 		m.does(one.exe, one.name+": runs", "start")
 		m.does(one.exe, one.name+": runs already", "start")
 		status := m.does(one.exe, "running", "status")
@@ -85,7 +85,7 @@ func (m *member) upgrades() {
 	m.inPod("my-secret-pod env")
 	m.did("service upgrade: Node Ready", seconds(time.Since(begin)))
 	begin = time.Now()
-	m.does("kubelet.exe", "the version before runs again", "rollback")
+	m.does("kubelet.exe", "the previous version runs again", "rollback")
 	m.until(3*time.Minute, "Node Ready after a roll-back", func(context.Context) error { return m.ready(begin) })
 	m.did("service rollback: Node Ready", seconds(time.Since(begin)))
 	if after := m.containers(); !slices.Equal(before, after) {

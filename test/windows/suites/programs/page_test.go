@@ -78,7 +78,7 @@ var volatile = []struct {
 	{regexp.MustCompile(`version \d\S* now runs`), "version V now runs"},
 	{regexp.MustCompile(`(?m)^(PROCESS +)\d+$`), "${1}N"},
 	{regexp.MustCompile(`\d+ processors and \d+ GiB`), "N processors and N GiB"},
-	{regexp.MustCompile(`(?m)^\w+ +\d+% of the disk are free at (.*?)(: below .*\n +fix: .*)?$`), "ok     N% of the disk are free at $1"},
+	{regexp.MustCompile(`(?m)^\w+ +\d+% of the disk is free at (.*?)(: below .*\n +fix: .*)?$`), "ok     N% of the disk is free at $1"},
 	{regexp.MustCompile(`(?m)^\[ *\d+\.\d s\]`), "[  N s]"},
 	{regexp.MustCompile(`https://127\.0\.0\.1:\d+`), "https://10.0.0.1:6443"},
 	{regexp.MustCompile(`(?m)(networks: removed network winkube of the engine)$`), "$1, network winkube of HNS"}, // on Server 2016 Docker makes it alone

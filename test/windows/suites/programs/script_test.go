@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/netsh"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/windows/simulators/calls"
@@ -174,13 +174,13 @@ func TestScripts(t *testing.T) {
 func TestFirewallReversible(t *testing.T) {
 	host := netshsim.New(&calls.Log{})
 	host.Run(strings.Fields("advfirewall firewall add rule name=others dir=in action=allow protocol=tcp localport=80"), nil)
-	run := command.NewFake()
+	run := commandtest.New()
 	run.Install("netsh", func(_ []byte, args []string) ([]byte, error) {
 		script, err := os.ReadFile(args[1])
 		content := string(script)
 		out, code := host.Run(args, &content)
 		if code != 0 {
-			err = command.Exit(code, "")
+			err = commandtest.Exit(code, "")
 		}
 		return []byte(out), err
 	})
