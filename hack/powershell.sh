@@ -3,6 +3,13 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+for program in node npm; do
+	if ! command -v $program >/dev/null; then
+		echo "powershell.sh: $program is missing, so the PowerShell scripts cannot be parsed: run hack/ensure-packages.sh powershell as root" >&2
+		exit 1
+	fi
+done
+
 dir=_output/tools/powershell
 mkdir -p $dir
 cp hack/powershell/* $dir/

@@ -101,12 +101,14 @@ func (s State) unused() string {
 	return fmt.Sprintf("Docker on Windows has only IPv4 networks (moby/moby#48287): %s, and none of %s. They are no endpoints of IPv6 Services", s.Ready.Message, Join(s.Unused))
 }
 
-// CheckWindows checks that this build of Windows has the configured network.
+// CheckWindows checks that this build of Windows has the configured network. On other systems it returns nil.
 func (cfg Config) CheckWindows() error {
 	build := cfg.Platform.Build
 	switch {
+	case cfg.Platform.OS != "windows":
+		return nil
 	case cfg.Mode == Overlay && build < server2019:
-		return fmt.Errorf("network mode %s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d does not support subnets of other nodes; want %s or %s",
+		return fmt.Errorf("--network-mode=%s needs Windows Server 2019 (build %d) with the updates from KB4489899 (March 2019) on: HNS of build %d does not support subnets of other nodes; want %s or %s",
 			Overlay, server2019, build, HostGateway, Upstream)
 	case cfg.Mode == Overlay && cfg.Windows != "":
 		return fmt.Errorf("--windows-network=%s: network mode %s makes its own kind of network; remove one of the two flags", cfg.Windows, Overlay)

@@ -205,11 +205,12 @@ func TestRefusals(t *testing.T) {
 		system string // "": windows
 		change func(*bare)
 		want   string
+		repair func(*bare) // what is wrong beside arguments, parts, engine and rights
 	}{
 		"token malformed":        {change: func(b *bare) { b.cfg.Token = "abc" }, want: "--token: 3 characters that are not a join token; want one such as"},
 		"token wrong":            {change: func(b *bare) { b.cfg.Token = "abcdef.aaaaaaaaaaaaaaaa" }, want: "--token=abcdef.****************: its second half does not fit"},
-		"token expired":          {change: func(b *bare) { b.must(b.EndToken(goodToken)) }, want: "the cluster does not know it: it has expired"},
-		"token signs only":       {change: func(b *bare) { b.Forget(goodToken) }, want: "the API server does not accept it"},
+		"token expired":          {change: func(b *bare) { b.must(b.EndToken(goodToken)) }, want: "the cluster does not know it: it has expired", repair: addToken},
+		"token signs only":       {change: func(b *bare) { b.Forget(goodToken) }, want: "the API server does not accept it", repair: addToken},
 		"token of another group": {change: func(b *bare) { b.May = func(string, authorization.ResourceAttributes) bool { return false } }, want: "it may not request a certificate; use one from `kubeadm token create`"},
 		"no manifest": {change: func(b *bare) {
 			b.May = func(_ string, what authorization.ResourceAttributes) bool {
@@ -223,17 +224,19 @@ func TestRefusals(t *testing.T) {
 		"server malformed":   {change: func(b *bare) { b.cfg.Server = "https://10.0.0.1" }, want: `SERVER "https://10.0.0.1": want host:port`},
 		"nothing given":      {change: func(b *bare) { b.cfg.Token = "" }, want: "want SERVER, --token and"},
 		"name of another machine": {change: func(b *bare) { b.node(func(n *v1.Node) { n.Status.NodeInfo.SystemUUID = "BBBB" }) },
-			want: "--node-name=win1: the cluster has a Node of that name for another machine (system UUID BBBB, and here AAAA); use another --node-name, or run `kubectl delete node win1`"},
-		"name malformed":      {change: func(b *bare) { b.cfg.NodeName = "Win_1" }, want: "--node-name=Win_1: want lower-case"},
-		"address malformed":   {change: func(b *bare) { b.cfg.NodeIP = "10.0.0" }, want: "--node-ip=10.0.0: want an address"},
-		"Docker stopped":      {change: func(b *bare) { b.down = errors.New("cannot find the file \\\\.\\pipe\\docker_engine") }, want: "Docker does not answer: cannot find the file"},
-		"Docker of Linux":     {change: func(b *bare) { b.engine.OS = "linux" }, want: "Docker runs containers of linux; want containers of windows"},
-		"no rights":           {change: func(b *bare) { b.parts.Elevated = false }, want: `this needs administrator rights: open PowerShell with "Run as administrator"`},
-		"no rights on Linux":  {system: "linux", change: func(b *bare) { b.parts.Elevated = false }, want: "this needs the rights of root"},
-		"old Windows":         {change: func(b *bare) { b.parts.Facts.WindowsBuild = 9600 }, want: "build 9600, which has no containers; want Windows Server 2016 (build 14393) or later"},
-		"late Docker on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.engine.Version = 14393, "23.0.1" }, want: "Docker 23.0.1 needs Windows build 17763, and this is build 14393; want Docker 17.06 to 20.10"},
+			want:   "--node-name=win1: the cluster has a Node of that name for another machine (system UUID BBBB, and here AAAA); use another --node-name, or run `kubectl delete node win1`",
+			repair: func(b *bare) { b.must(b.Delete("/api/v1/nodes/win1")) }},
+		"name malformed":     {change: func(b *bare) { b.cfg.NodeName = "Win_1" }, want: "--node-name=Win_1: want lower-case"},
+		"address malformed":  {change: func(b *bare) { b.cfg.NodeIP = "10.0.0" }, want: "--node-ip=10.0.0: want an address"},
+		"Docker stopped":     {change: func(b *bare) { b.down = errors.New("cannot find the file \\\\.\\pipe\\docker_engine") }, want: "Docker does not answer: cannot find the file"},
+		"Docker of Linux":    {change: func(b *bare) { b.engine.OS = "linux" }, want: "Docker runs containers of linux; want containers of windows"},
+		"no rights":          {change: func(b *bare) { b.parts.Elevated = false }, want: `this needs administrator rights: open PowerShell with "Run as administrator"`},
+		"no rights on Linux": {system: "linux", change: func(b *bare) { b.parts.Elevated = false }, want: "this needs the rights of root"},
+		"old Windows":        {change: func(b *bare) { b.parts.Facts.WindowsBuild = 9600 }, want: "build 9600, which has no containers; want Windows Server 2016 (build 14393) or later"},
+		"late Docker on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.engine.Version = 14393, "23.0.1" }, want: "Docker 23.0.1 needs Windows build 17763, and this is build 14393; want Docker 17.06 to 20.10",
+			repair: func(b *bare) { b.parts.Facts.WindowsBuild = 14393 }},
 		"Docker that does not start on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.down = 14393, errors.New("no pipe") },
-			want: "build 14393 needs a version before 23"},
+			want: "build 14393 needs a version before 23", repair: func(b *bare) { b.parts.Facts.WindowsBuild = 14393 }},
 		"no programs":        {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
 		"flag that join has": {change: func(b *bare) { b.cfg.KubeletFlags = []string{"--node_ip=1.2.3.4"} }, want: "--node_ip=1.2.3.4 for the kubelet: `node join` sets this flag; want --node-ip before the first --"},
 		"flag that is none": {change: func(b *bare) {
@@ -247,11 +250,12 @@ func TestRefusals(t *testing.T) {
 			dir := filepath.Join(b.cfg.Layout.Units, "kubelet.service.d")
 			b.must(os.Mkdir(dir, 0o755))
 			b.must(os.WriteFile(filepath.Join(dir, "10-kubeadm.conf"), nil, 0o644))
-		}, want: "this host is set up for kubeadm; run `kubeadm join`"},
+		}, want: "this host is set up for kubeadm; run `kubeadm join`", repair: func(b *bare) { b.must(os.RemoveAll(filepath.Join(b.cfg.Layout.Units, "kubelet.service.d"))) }},
 		"a unit of others": {system: "linux", change: func(b *bare) {
 			b.must(os.WriteFile(filepath.Join(b.cfg.Layout.Units, "proxy.service"), []byte("[Unit]\n"), 0o644))
 		},
-			want: "proxy.service exists and `kubelet node join` did not write it"},
+			want:   "proxy.service exists and `kubelet node join` did not write it",
+			repair: func(b *bare) { b.must(os.Remove(filepath.Join(b.cfg.Layout.Units, "proxy.service"))) }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -260,6 +264,7 @@ func TestRefusals(t *testing.T) {
 				system = c.system
 			}
 			b := newBare(t, system)
+			cfg, parts, engine := b.cfg, b.parts, b.engine
 			c.change(b)
 			before := b.tree()
 			err := b.join()
@@ -269,9 +274,19 @@ func TestRefusals(t *testing.T) {
 			if after := b.tree(); after != before || len(b.services) != 0 {
 				t.Errorf("it left %v and\n%s", b.services, after)
 			}
+			b.cfg, b.parts, b.engine, b.down, b.May = cfg, parts, engine, nil, nil
+			if c.repair != nil {
+				c.repair(b)
+			}
+			if err := b.join(); err != nil || len(b.services) != 2 || b.starts["kubelet"] != 1 || b.starts["proxy"] != 1 {
+				t.Errorf("a correct join afterwards: %v, services %v, starts %v\n%s", err, b.services, b.starts, b.said.String())
+			}
 		})
 	}
 }
+
+// addToken makes the token valid again.
+func addToken(b *bare) { b.must(b.AddToken(goodToken)) }
 
 func (b *bare) must(err error) {
 	b.Helper()

@@ -82,6 +82,9 @@ func (o *doctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, error) {
 	if s.Config.External != "" {
 		s.Config.Mode = network.External
 	}
+	if err := s.Config.CheckWindows(); err != nil {
+		return s, err
+	}
 	if s.Config.Mode == network.CNI {
 		name, file, err := cni.Find(cni.Config{ConfDir: o.cniConfDir, BinDirs: o.cniBinDirs, WindowsBuild: s.Config.Platform.Build})
 		s.Plugins, s.PluginErr = fmt.Sprintf("%q of %s", name, file), err

@@ -154,7 +154,7 @@ func (o *joinOptions) run(ctx context.Context, out io.Writer) error {
 			}
 			return engine.Client.Info(ctx)
 		},
-		CheckKubelet: o.checkKubelet,
+		CheckKubelet: func() error { return o.checkKubelet(facts) },
 		CheckProxy: func(ctx context.Context, flags []string) error {
 			if len(flags) == 0 {
 				return nil
@@ -169,7 +169,7 @@ func (o *joinOptions) run(ctx context.Context, out io.Writer) error {
 }
 
 // checkKubelet checks the kubelet's flags like `service install`. Nothing reads the kubeconfig, which does not exist yet, so any file takes its place.
-func (o *joinOptions) checkKubelet() error {
+func (o *joinOptions) checkKubelet(facts host.Facts) error {
 	self, err := os.Executable()
 	if err != nil {
 		return err
@@ -181,7 +181,7 @@ func (o *joinOptions) checkKubelet() error {
 	if o.NodeIP != "" {
 		flags = append(flags, "--node-ip="+o.NodeIP)
 	}
-	_, err = checkService(append(flags, o.KubeletFlags...))
+	_, err = checkServiceOn(facts, append(flags, o.KubeletFlags...))
 	return err
 }
 

@@ -26,6 +26,15 @@ const afterPods = 15 * time.Second
 
 // checkService checks a service's flags as run would, so that errors show at installation instead of in the event log.
 func checkService(args []string) (time.Duration, error) {
+	facts, err := host.Read()
+	if err != nil {
+		return 0, err
+	}
+	return checkServiceOn(facts, args)
+}
+
+// checkServiceOn is checkService for the host of facts.
+func checkServiceOn(facts host.Facts, args []string) (time.Duration, error) {
 	o := &options{}
 	flags, err := o.parse(args)
 	if err != nil {
@@ -38,10 +47,6 @@ func checkService(args []string) (time.Duration, error) {
 		return 0, fmt.Errorf("--write-config-to=%s: the program exits after writing, so this cannot be an argument of a service", o.from.writeTo)
 	}
 	if err := daemon.CheckPaths(flags); err != nil {
-		return 0, err
-	}
-	facts, err := host.Read()
-	if err != nil {
 		return 0, err
 	}
 	if o.from.config+o.from.dir != "" && !o.configToCome() {

@@ -270,7 +270,7 @@ func (s *settings) makeNetwork() error {
 		return fmt.Errorf("--pod-interfaces=%s: %w", s.network.interfaces, err)
 	}
 	s.Network.Windows, s.Network.Adapter = network.WindowsNetwork(s.network.windows), s.network.adapter
-	if err := s.Network.CheckWindows(); s.Platform.OS == "windows" && err != nil {
+	if err := s.Network.CheckWindows(); err != nil {
 		return err
 	}
 	if _, err := network.Plan(s.Network, network.Facts{}); err != nil {

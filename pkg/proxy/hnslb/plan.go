@@ -42,9 +42,9 @@ func (c *Config) lacks(r *proxy.Route) error {
 	case c.Build == 0 || c.Build >= server2022:
 		return nil
 	case r.Affinity > 0:
-		return fmt.Errorf("HNS load balancers of Windows build %d have no session affinity, those of build %d (Server 2022) do", c.Build, server2022)
+		return fmt.Errorf("HNS load balancers of Windows build %d have no session affinity; want build %d (Server 2022) or later, or a network whose pods reach the relay (host-gateway, upstream)", c.Build, server2022)
 	case r.Front.Addr().Is6():
-		return fmt.Errorf("HNS load balancers of Windows build %d have no IPv6, those of build %d (Server 2022) do", c.Build, server2022)
+		return fmt.Errorf("HNS load balancers of Windows build %d have no IPv6; want build %d (Server 2022) or later, or a network whose pods reach the relay (host-gateway, upstream)", c.Build, server2022)
 	}
 	return nil
 }

@@ -159,7 +159,7 @@ func TestOlderHNS(t *testing.T) {
 		want := every(netip.MustParseAddr("10.244.2.7"))
 		want.Routes = want.Routes[2:3]
 		failed, rest := proxy.RouteErrors(hnslb.New(cfg).Sync(t.Context(), want, nil))
-		if len(failed) != 1 || len(rest) > 0 || !strings.Contains(failed[0].Err.Error(), "no session affinity") {
+		if len(failed) != 1 || len(rest) > 0 || failed[0].Err.Error() != "HNS load balancers of Windows build 17763 have no session affinity; want build 20348 (Server 2022) or later, or a network whose pods reach the relay (host-gateway, upstream)" {
 			t.Errorf("overlay %t: %v, %v", overlay, failed, rest)
 		}
 		if made := strings.Contains(c.String(), "load balancer 10.96.0.3"); made != overlay || cfg.Serves(&want.Routes[0]) != overlay {
