@@ -4,10 +4,10 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync/atomic"
@@ -23,8 +23,8 @@ import (
 const wayEnv = "WINKUBE_CONNECT_WAY"
 
 // TestProcesses: a socket keeps the cgroup in which it was opened, whichever process uses it. So a container in a cgroup
-// below, with its own view of cgroups, is served, as is a forked child that connects its parent's socket. A process of
-// another cgroup that receives a socket is served by that one, but not by sockets of its own.
+// below, with its own view of cgroups, is served, as is a forked child that connects its parent's socket. In another
+// cgroup a process is served if it uses a socket that it received, but not if it opens one.
 func TestProcesses(t *testing.T) {
 	h := newHost(t)
 	h.serve(t, h.pods, "10.1.0.2:8080")
@@ -69,12 +69,22 @@ func (h *host) childAsks(t *testing.T, way, cgroup string, attributes *syscall.S
 		attributes = &syscall.SysProcAttr{}
 	}
 	attributes.UseCgroupFD, attributes.CgroupFD = true, int(dir.Fd())
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestChildAsks$", "-test.v")
-	cmd.Env, cmd.SysProcAttr, cmd.ExtraFiles = append(os.Environ(), wayEnv+"="+way), attributes, files
-	out, err := cmd.Output()
+	read, write, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer read.Close()
+	process, err := os.StartProcess("/proc/self/exe", []string{os.Args[0], "-test.run=^TestChildAsks$", "-test.v"},
+		&os.ProcAttr{Env: append(os.Environ(), wayEnv+"="+way), Files: append([]*os.File{nil, write, os.Stderr}, files...), Sys: attributes})
+	write.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := io.ReadAll(read)
+	state, waited := process.Wait()
 	_, answer, found := strings.Cut(string(out), "answers: ")
-	if err != nil || !found {
-		t.Fatalf("%s: %v: %s", way, err, out)
+	if err = errors.Join(err, waited); err != nil || !found {
+		t.Fatalf("%s: %v: %v: %s", way, err, state, out)
 	}
 	answer, _, _ = strings.Cut(answer, "\n")
 	return answer
