@@ -13,6 +13,7 @@ if [ -z "${WINKUBE_CLUSTER-}" ] && [ "$owner" != "$PWD" ] && [ -d "$owner" ]; th
 fi
 
 step "packages for the race detector" hack/ensure-packages.sh race
+step "flags of upstream's programs" go test -C hack/tools/kubernetes ./flags
 step "unit tests, race detector" go test -race -vet=off -timeout 30m ./... # make check vets
 
 # An npm from elsewhere is good enough: Debian's would conflict with it.

@@ -25,11 +25,15 @@ type Place struct {
 
 func (p Place) String() string { return fmt.Sprintf("%s:%d", p.File, p.Line) }
 
+// short has the file without its directory.
+func (p Place) short() string { return Place{filepath.Base(p.File), p.Line}.String() }
+
 // ConfigFile records which file set which field of a configuration. The zero value has no file.
 type ConfigFile struct {
 	Places map[string]Place  // by path of the field
 	Data   []byte            // content of the last file
 	taken  map[string]string // path by flag, for flags whose value comes from a file
+	given  map[string]bool   // flags on the command line
 }
 
 // Read reads the file name into content, a pointer to a struct with JSON tags, as ReadConfig does. A second file overrides the first: it merges maps
@@ -77,9 +81,10 @@ func (c *ConfigFile) Apply(fs *pflag.FlagSet, bindings []Binding, content any) e
 }
 
 // Follow records the source of each flag's value if flags are bound directly to the fields: the files, if they set its field and the command line
-// does not. Sets, Located and Unused use that.
+// does not. Sets, Located, Refused and Ignored use that.
 func (c *ConfigFile) Follow(fs *pflag.FlagSet, bindings []Binding) {
-	c.taken = map[string]string{}
+	c.taken, c.given = map[string]string{}, map[string]bool{}
+	fs.Visit(func(f *pflag.Flag) { c.given[f.Name] = true })
 	for _, b := range bindings {
 		f := fs.Lookup(b.Flag)
 		if _, set := c.place(b.Path); set && f != nil && !f.Changed {
@@ -104,7 +109,7 @@ func (c *ConfigFile) place(path string) (Place, bool) {
 	return Place{}, false
 }
 
-// Located adds the place in the file to an error about a flag whose value came from there.
+// Located adds the place in the file to an error about a field, or about a flag whose value came from there.
 func (c *ConfigFile) Located(err error) error {
 	if err == nil {
 		return nil
@@ -114,6 +119,11 @@ func (c *ConfigFile) Located(err error) error {
 		if path, ok := c.taken[name[:end]]; ok {
 			place, _ := c.place(path)
 			return fmt.Errorf("%s: %s: %w", place, path, err)
+		}
+	}
+	if path, _, ok := strings.Cut(err.Error(), ": "); ok {
+		if place, set := c.place(path); set {
+			return fmt.Errorf("%s: %w", place, err)
 		}
 	}
 	return err
@@ -130,7 +140,7 @@ func (c *ConfigFile) Unused(bindings []Binding, known ...string) []string {
 		if acts || path == "apiVersion" || path == "kind" || strings.HasSuffix(path, "]") || strings.Contains(path, "].") {
 			continue
 		}
-		out = append(out, fmt.Sprintf("%s (%s)", path, Place{filepath.Base(place.File), place.Line}))
+		out = append(out, fmt.Sprintf("%s (%s)", path, place.short()))
 	}
 	slices.Sort(out)
 	return out

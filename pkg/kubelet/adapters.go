@@ -80,8 +80,11 @@ func (l lookup) Lookup(namespace, name string, uid types.UID, container string) 
 	return found, true
 }
 
-// newServer creates the HTTPS API.
+// newServer creates the HTTPS API; nil: it is off.
 func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figures *stats.Collector) (*server.Server, error) {
+	if cfg.Server.Off {
+		return nil, nil
+	}
 	agent := stats.Agent{Node: cfg.NodeName, Pods: w.pods, Disks: b.disks, Volumes: b.volumes, Version: daemon.Kubernetes, Health: cfg.VolumeHealth, Certificates: certificates(cfg.Client, b.serving)}
 	limited := server.NewLimited()
 	return server.New(cfg.Server, server.Parts{

@@ -104,8 +104,8 @@ type Kubelet struct {
 	workload workload
 	guard    *guard.Guard
 	shutdown *shutdown.Manager
-	grace    time.Duration // total time for a shutdown of the host
-	server   *server.Server
+	grace    time.Duration       // total time for a shutdown of the host
+	server   *server.Server      // nil: off
 	health   *stats.VolumeHealth // nil: not reported
 }
 
@@ -183,11 +183,13 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	run("node", k.runNode)
 	run("CSI drivers", k.csi.Run)
 	run("pods", k.runPods)
-	run("server", k.server.Run)
 	run("guard", k.guard.Run)
 	run("host ports", k.workload.ports.Run)
 	run("out of memory", func(ctx context.Context) error { guard.WatchOOM(ctx, k.events); return nil })
 	run("version", k.followVersion)
+	if k.server != nil {
+		run("server", k.server.Run)
+	}
 	if k.csiKind != nil {
 		run("CSI volumes", k.csiKind.kind.Run)
 	}

@@ -124,3 +124,22 @@ func TestNewMistakes(t *testing.T) {
 		}
 	}
 }
+
+// TestServerOff: without the HTTPS port the other parts work, and its address is not used.
+func TestServerOff(t *testing.T) {
+	client := kubeclienttest.NewClientset()
+	cfg := config(t)
+	cfg.Server.Off, cfg.Server.Address = true, "nowhere"
+	k, err := New(cfg, kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- k.Run(ctx) }()
+	await(t, "the Node is ready", func() bool { return ready(t, client) == v1.ConditionTrue })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}

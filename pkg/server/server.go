@@ -86,6 +86,7 @@ type AccessReviewer interface {
 
 // Config is the server's part of the KubeletConfiguration. The names in parentheses are its fields.
 type Config struct {
+	Off      bool   // no HTTPS port (enableServer: false)
 	Address  string // address:port; port 0 chooses a free one
 	NodeName string // the resource that clients need access to
 	TLS      TLS
@@ -107,10 +108,11 @@ type Config struct {
 
 // TLS is the source of the serving certificate: Parts.GetCertificate, or else CertFile and KeyFile, or else a self-signed one.
 type TLS struct {
-	CertFile, KeyFile string   // reloaded when they change (tlsCertFile, tlsPrivateKeyFile)
-	CertDir           string   // stores the self-signed kubelet.crt and kubelet.key (--cert-dir)
-	MinVersion        uint16   // 0: TLS 1.2 (tlsMinVersion)
-	CipherSuites      []uint16 // nil: Go's (tlsCipherSuites)
+	CertFile, KeyFile string        // reloaded when they change (tlsCertFile, tlsPrivateKeyFile)
+	CertDir           string        // stores the self-signed kubelet.crt and kubelet.key (--cert-dir)
+	MinVersion        uint16        // 0: TLS 1.2 (tlsMinVersion)
+	CipherSuites      []uint16      // nil: Go's (tlsCipherSuites)
+	Curves            []tls.CurveID // key exchanges; nil: Go's (tlsCurvePreferences)
 }
 
 // Authentication says which credentials are accepted (authentication).

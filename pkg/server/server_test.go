@@ -332,6 +332,20 @@ func TestOldTLS(t *testing.T) {
 	}
 }
 
+// TestCurves: only the configured key exchanges are accepted.
+func TestCurves(t *testing.T) {
+	r := newRig(t, func(config *Config, _ *Parts) { config.TLS.Curves = []tls.CurveID{tls.CurveP384} })
+	for curve, want := range map[tls.CurveID]bool{tls.CurveP384: true, tls.X25519: false} {
+		conn, err := tls.Dial("tcp", r.server.Addr().String(), &tls.Config{InsecureSkipVerify: true, CurvePreferences: []tls.CurveID{curve}})
+		if (err == nil) != want {
+			t.Errorf("%s: %v", curve, err)
+		}
+		if err == nil {
+			_ = conn.Close()
+		}
+	}
+}
+
 // TestCipherSuites: with TLS 1.2 only the configured ones are accepted. (Those of 1.3 cannot be chosen in Go.)
 func TestCipherSuites(t *testing.T) {
 	r := newRig(t, func(config *Config, _ *Parts) {

@@ -135,10 +135,11 @@ func newTLSConfig(config TLS, node string, get getCertificate, clientCA *reloade
 		}
 	}
 	base := &tls.Config{
-		MinVersion:     max(config.MinVersion, tls.VersionTLS12),
-		CipherSuites:   config.CipherSuites,
-		GetCertificate: get,
-		NextProtos:     []string{"h2", "http/1.1"},
+		MinVersion:       max(config.MinVersion, tls.VersionTLS12),
+		CipherSuites:     config.CipherSuites,
+		CurvePreferences: config.Curves,
+		GetCertificate:   get,
+		NextProtos:       []string{"h2", "http/1.1"},
 	}
 	if suites := config.CipherSuites; suites != nil && base.MinVersion < tls.VersionTLS13 &&
 		!slices.Contains(suites, tls.TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256) && !slices.Contains(suites, tls.TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256) {

@@ -99,11 +99,15 @@ func badMake(makefile string, c page.Command) string {
 func badGo(tests map[string][]string, c page.Command) string {
 	var names []string
 	wanted, fuzzy := "", false
+	root := filepath.Join("..", "..")
+	if i := slices.Index(c.Argv, "-C"); i > 0 && i+1 < len(c.Argv) {
+		root = filepath.Join(root, filepath.FromSlash(c.Argv[i+1]))
+	}
 	for i, arg := range c.Argv {
 		switch {
 		case strings.HasPrefix(arg, "./"), strings.HasPrefix(arg, "cmd/"):
 			dir := path.Clean(strings.TrimSuffix(arg, "/..."))
-			if _, err := os.Stat(filepath.Join("..", "..", filepath.FromSlash(dir))); err != nil {
+			if _, err := os.Stat(filepath.Join(root, filepath.FromSlash(dir))); err != nil {
 				return arg + " is not there"
 			}
 			for have, list := range tests {

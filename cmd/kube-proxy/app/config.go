@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/runtime"
+	logs "k8s.io/component-base/logs/api/v1"
 	config "k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/yaml"
 
@@ -46,6 +46,7 @@ var bindings = []daemon.Binding{
 	{Path: "logging.format", Flag: "logging-format"},
 	{Path: "logging.flushFrequency", Flag: "log-flush-frequency"},
 	{Path: "logging.verbosity", Flag: "v"},
+	{Path: "logging.vmodule", Flag: "vmodule"},
 	{Path: "windowsRunAsService", Flag: "windows-service"},
 }
 
@@ -119,7 +120,7 @@ func (o *options) readConfig(path string) error {
 func (o *options) setProcessFlags(fs *pflag.FlagSet) error {
 	logging := o.config.Logging
 	for flag, text := range map[string]string{"log-flush-frequency": logging.FlushFrequency.Duration.Duration.String(), "logging-format": logging.Format,
-		"v": strconv.Itoa(int(logging.Verbosity)), "windows-service": strconv.FormatBool(o.config.WindowsRunAsService)} {
+		"v": strconv.Itoa(int(logging.Verbosity)), "vmodule": logs.VModuleConfigurationPflag(&logging.VModule).String(), "windows-service": strconv.FormatBool(o.config.WindowsRunAsService)} {
 		if !o.file.Sets(flag) {
 			continue
 		}
@@ -128,21 +129,6 @@ func (o *options) setProcessFlags(fs *pflag.FlagSet) error {
 		}
 	}
 	return nil
-}
-
-// unused reports the fields of the file that are set but have no effect here.
-func (o *options) unused() []string {
-	var known, out []string
-	for path, size := range map[string]*resource.QuantityValue{"logging.options.json.infoBufferSize": &o.config.Logging.Options.JSON.InfoBufferSize,
-		"logging.options.text.infoBufferSize": &o.config.Logging.Options.Text.InfoBufferSize} {
-		if size.IsZero() { // kubeadm writes "0"
-			known = append(known, path)
-		}
-	}
-	for _, field := range o.file.Unused(bindings, known...) {
-		out = append(out, fmt.Sprintf("Ignored %s: it has no effect in this proxy", field))
-	}
-	return out
 }
 
 // effective returns the configuration in use.
@@ -160,6 +146,10 @@ func (o *options) effective(fs *pflag.FlagSet) (*config.KubeProxyConfiguration, 
 	c.Logging.FlushFrequency.Duration.Duration, c.Logging.FlushFrequency.SerializeAsString = every, true
 	assign(&c.Logging.Verbosity, level)
 	c.Logging.Format = fs.Lookup("logging-format").Value.String()
+	c.Logging.VModule = nil
+	if err := logs.VModuleConfigurationPflag(&c.Logging.VModule).Set(fs.Lookup("vmodule").Value.String()); err != nil {
+		return nil, fmt.Errorf("--vmodule: %w", err)
+	}
 	c.WindowsRunAsService = daemon.AsService(fs)
 	return c, nil
 }

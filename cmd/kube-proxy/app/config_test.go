@@ -185,7 +185,10 @@ func TestBindings(t *testing.T) {
 		if b.Flag == "logging-format" {
 			continue // text is the only one
 		}
-		if value == "" {
+		switch {
+		case b.Flag == "vmodule":
+			value = "x=7"
+		case value == "":
 			value = "7"
 		}
 		before, given := text(o, fs, b.Path), f.Value.String()
@@ -195,7 +198,7 @@ func TestBindings(t *testing.T) {
 		if after := text(o, fs, b.Path); after == before {
 			t.Errorf("--%s=%s leaves %s as it was: %s", b.Flag, value, b.Path, after)
 		}
-		if b.Flag == "v" || b.Flag == "log-flush-frequency" { // they belong to the process
+		if b.Flag == "v" || b.Flag == "vmodule" || b.Flag == "log-flush-frequency" { // they belong to the process
 			if err := f.Value.Set(given); err != nil {
 				t.Error(err)
 			}

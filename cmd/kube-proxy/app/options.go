@@ -82,7 +82,7 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&c.Winkernel.SourceVip, "source-vip", c.Winkernel.SourceVip, "`address` for traffic to other nodes in overlay networks; for kernelspace (default: the third address of this node's pod range, which the kubelet reserves)")
 	fs.BoolVar(&c.Winkernel.EnableDSR, "enable-dsr", c.Winkernel.EnableDSR, "use direct server return for load balancers of HNS; for kernelspace")
 	fs.Var(gates{&c.FeatureGates}, "feature-gates", "`name=true,...`; logged and ignored")
-	addRetiredFlags(fs)
+	daemon.AddForeign(fs, foreign)
 }
 
 // gates implements --feature-gates, bound to the field.
@@ -140,7 +140,7 @@ func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
 			out = append(out, fmt.Sprintf("Ignored --%s=%s: --proxy-mode=userspace does not use it", name, f.Value))
 		}
 	}
-	out = append(out, o.unused()...)
+	out = append(out, o.file.Ignored(foreign, &o.config, bindings)...)
 	for name, value := range o.config.FeatureGates {
 		out = append(out, fmt.Sprintf("Ignored --feature-gates %s=%t: this proxy has no such gate", name, value))
 	}

@@ -42,6 +42,9 @@ type settings struct {
 func (o *options) settings(facts host.Facts) (*settings, error) {
 	s := &settings{firewall: o.windowsFirewall, udpIdle: o.config.Conntrack.UDPStreamTimeout.Duration, clientShare: o.clientShare, serviceInterface: os.Getenv(envInterface), windows: facts.OS == "windows",
 		rotateToken: o.rotateToken, connectCgroup: o.connectCgroup}
+	if err := o.file.Refused(foreign, &o.config); err != nil {
+		return nil, err
+	}
 	name := strings.ToLower(strings.TrimSpace(cmp.Or(o.config.HostnameOverride, facts.Hostname)))
 	if problems := validation.IsDNS1123Subdomain(name); len(problems) > 0 {
 		return nil, fmt.Errorf("--hostname-override=%s: want a node name such as node1.example.com", name)

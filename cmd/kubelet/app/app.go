@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"runtime"
 	"runtime/debug"
 	"strconv"
 	"sync"
@@ -59,9 +60,7 @@ func newCommand(code *int, args []string) *cobra.Command {
 	}
 	shown := &options{} // for --help and parse errors; run parses again, with the files
 	setDefaults(&shown.config)
-	if err := shown.addFlags(fs); err != nil {
-		root.RunE = func(*cobra.Command, []string) error { return err }
-	}
+	shown.addFlags(fs)
 	fs.VisitAll(func(f *pflag.Flag) { f.Deprecated = "" }) // run prints the deprecation
 	root.AddCommand(newPlanCommand(os.Stdin, os.Stdout), newNetworkCommand(os.Stdin, os.Stdout), newConfigCommand(os.Stdout), newCRICommand(code), newHostDoctorCommand(os.Stdout), newNodeCommand(os.Stdout))
 	daemon.AddServiceCommand(root, service)
@@ -138,7 +137,7 @@ func (o *options) logStart(cfg kubelet.Config) {
 		klog.InfoS(note)
 	}
 	for name, value := range o.config.FeatureGates {
-		if name != "HyperVContainer" && name != gateVolumeHealth {
+		if name != gateVolumeHealth {
 			klog.InfoS("Ignoring this feature gate", "gate", name, "value", value)
 		}
 	}
@@ -150,10 +149,17 @@ func (o *options) logStart(cfg kubelet.Config) {
 	}
 }
 
-// protect sets the priority of this process for the kernel's OOM killer (oom_score_adj in proc(5)).
+// protect sets the priority of this process for the kernel's OOM killer (oom_score_adj in proc(5)), how many files it may have open, and what it records
+// about itself.
 func (o *options) protect(cfg kubelet.Config) {
+	if o.config.EnableContentionProfiling && *o.config.EnableProfilingHandler {
+		runtime.SetBlockProfileRate(1)
+	}
 	if cfg.Platform.OS != "linux" {
 		return
+	}
+	if err := limitFiles(uint64(o.config.MaxOpenFiles)); err != nil {
+		klog.InfoS("Warning: cannot set the number of files that this process may open", "--max-open-files", o.config.MaxOpenFiles, "err", err)
 	}
 	if err := os.WriteFile("/proc/self/oom_score_adj", []byte(strconv.Itoa(int(*o.config.OOMScoreAdj))), 0); err != nil {
 		klog.InfoS("Warning: cannot set the OOM score of this process (it needs CAP_SYS_RESOURCE)", "--oom-score-adj", *o.config.OOMScoreAdj, "err", err)

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	slashpath "path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,9 +27,17 @@ const (
 	configKind    = "KubeletConfiguration"
 )
 
-// fulfilled are fields without a flag that need no note: the first six have an effect, and the others request the only behavior that there is.
-var fulfilled = []string{"shutdownGracePeriodByPodPriority", "nodeLeaseDurationSeconds", "mergeDefaultEvictionSettings", "enableSystemLogHandler", "enableSystemLogQuery", "enableDebugFlagsHandler", "containerRuntimeEndpoint", "imageServiceEndpoint", "cgroupDriver", "enableServer", "failSwapOn",
-	"failCgroupV1", "enableControllerAttachDetach", "logging.options.json.infoBufferSize", "logging.options.text.infoBufferSize"}
+// fieldsOnly are fields that have an effect and no flag, with what they do.
+var fieldsOnly = map[string]string{
+	"shutdownGracePeriodByPodPriority":           "how long pods of each priority may take to end before the host shuts down",
+	"nodeLeaseDurationSeconds":                   "how long the node's Lease is valid",
+	"mergeDefaultEvictionSettings":               "signals that evictionHard does not name keep their default threshold",
+	"enableSystemLogHandler":                     "serve /logs/",
+	"enableSystemLogQuery":                       "serve queries of the host's logs",
+	"enableDebugFlagsHandler":                    "serve /debug/flags/v",
+	"crashLoopBackOff.maxContainerRestartPeriod": "longest delay before a crashing container starts again, 1 s to 300 s",
+	"tlsCurvePreferences":                        "accepted key exchanges of TLS, by their IANA numbers",
+}
 
 // parse sets defaults for all fields, parses args, and adds the flags of --kubeadm-flags that args do not have.
 func (o *options) parse(args []string) (*pflag.FlagSet, error) { return o.parseTo(args, os.Stderr) }
@@ -35,10 +45,7 @@ func (o *options) parse(args []string) (*pflag.FlagSet, error) { return o.parseT
 // parseTo is parse; out receives the notes about ignored flags.
 func (o *options) parseTo(args []string, out io.Writer) (*pflag.FlagSet, error) {
 	setDefaults(&o.config)
-	fs, err := o.flagSet()
-	if err != nil {
-		return nil, err
-	}
+	fs := o.flagSet()
 	fs.SetOutput(out)
 	if err := fs.Parse(args); err != nil {
 		return nil, err
@@ -130,7 +137,7 @@ func pathsOf(c *config.KubeletConfiguration) map[string]*string {
 func (o *options) setLoggingFlags(fs *pflag.FlagSet) error {
 	logging := o.config.Logging
 	for flag, text := range map[string]string{"log-flush-frequency": logging.FlushFrequency.Duration.Duration.String(), "logging-format": logging.Format,
-		"v": strconv.Itoa(int(logging.Verbosity))} {
+		"v": strconv.Itoa(int(logging.Verbosity)), "vmodule": logs.VModuleConfigurationPflag(&logging.VModule).String()} {
 		if !o.file.Sets(flag) {
 			continue
 		}
@@ -143,11 +150,7 @@ func (o *options) setLoggingFlags(fs *pflag.FlagSet) error {
 
 // notes lists the fields of the files that have no effect here.
 func (o *options) notes() []string {
-	var out []string
-	for _, field := range o.file.Unused(o.fields, fulfilled...) {
-		out = append(out, fmt.Sprintf("Ignored %s: it has no effect in this kubelet", field))
-	}
-	return out
+	return o.file.Ignored(foreign, &o.config, o.fields, slices.Collect(maps.Keys(fieldsOnly))...)
 }
 
 // effective is the current configuration. It omits the only secrets, the headers for static pods' manifests.
@@ -165,6 +168,10 @@ func (o *options) effective(fs *pflag.FlagSet) (config.KubeletConfiguration, err
 	}
 	c.Logging.FlushFrequency.Duration.Duration, c.Logging.Verbosity = every, logs.VerbosityLevel(level)
 	c.Logging.Format = fs.Lookup("logging-format").Value.String()
+	c.Logging.VModule = nil
+	if err := logs.VModuleConfigurationPflag(&c.Logging.VModule).Set(fs.Lookup("vmodule").Value.String()); err != nil {
+		return c, fmt.Errorf("--vmodule: %w", err)
+	}
 	return c, nil
 }
 

@@ -312,10 +312,13 @@ func TestConfigCheck(t *testing.T) {
 		}
 		return strings.ReplaceAll(filepath.ToSlash(out.String()), filepath.ToSlash(dir), "")
 	}
-	good := write(t, dir, "good.yaml", header+"maxPods: 10\ncpuManagerPolicy: static\nauthentication: {webhook: {enabled: true}}\n")
-	want := "Ignored cpuManagerPolicy (good.yaml:4): it has no effect in this kubelet\n/good.yaml: good; fields that are set: 5\n"
+	good := write(t, dir, "good.yaml", header+"maxPods: 10\ncontainerLogMaxWorkers: 7\nauthentication: {webhook: {enabled: true}}\n")
+	want := "Ignored containerLogMaxWorkers (good.yaml:4): it has no effect: Docker rotates the logs\n/good.yaml: good; fields that are set: 5\n"
 	if got := run(good); got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	if got := run(write(t, dir, "promise.yaml", header+"cpuManagerPolicy: static\n")); got != "error: /promise.yaml:3: cpuManagerPolicy: static: want none: this kubelet pins no container to CPUs or NUMA nodes" {
+		t.Errorf("got %q", got)
 	}
 	if got := run(write(t, dir, "bad.yaml", header+"maxPods: -3\n")); !strings.HasPrefix(got, "error: /bad.yaml:3: maxPods: --max-pods=-3") {
 		t.Errorf("got %q", got)

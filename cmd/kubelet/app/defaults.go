@@ -20,6 +20,7 @@ func setDefaults(c *config.KubeletConfiguration) {
 	c.RegisterNode = orDefault(c.RegisterNode, true)
 	c.MaxPods = cmp.Or(c.MaxPods, 110)
 	c.NodeStatusMaxImages = orDefault(c.NodeStatusMaxImages, 50)
+	c.ContentType, c.MaxOpenFiles = cmp.Or(c.ContentType, "application/vnd.kubernetes.protobuf"), cmp.Or(c.MaxOpenFiles, 1_000_000)
 	c.KubeAPIQPS, c.KubeAPIBurst = orDefault(c.KubeAPIQPS, 50), cmp.Or(c.KubeAPIBurst, 100)
 	c.EventRecordQPS, c.EventBurst = orDefault(c.EventRecordQPS, 50), cmp.Or(c.EventBurst, 100)
 	c.ContainerLogMaxSize, c.ContainerLogMaxFiles = cmp.Or(c.ContainerLogMaxSize, "10Mi"), orDefault(c.ContainerLogMaxFiles, 5)
@@ -60,6 +61,7 @@ func setServerDefaults(c *config.KubeletConfiguration) {
 	c.Authentication.Anonymous.Enabled = orDefault(c.Authentication.Anonymous.Enabled, false)
 	c.Authentication.Webhook.Enabled = orDefault(c.Authentication.Webhook.Enabled, true)
 	c.Authorization.Mode = cmp.Or(c.Authorization.Mode, config.KubeletAuthorizationModeWebhook)
+	c.EnableServer = orDefault(c.EnableServer, true)
 	c.EnableDebuggingHandlers, c.EnableProfilingHandler = orDefault(c.EnableDebuggingHandlers, true), orDefault(c.EnableProfilingHandler, true)
 }
 

@@ -20,7 +20,7 @@ import (
 // clientConfig is the API client configuration with the node's own credentials.
 func (o *options) clientConfig() (*rest.Config, error) {
 	return kubeclient.Config(kubeclient.Options{Kubeconfig: o.api.kubeconfig, Server: o.api.servers, UserAgent: daemon.UserAgent("kubelet"),
-		QPS: float32(*o.config.KubeAPIQPS), Burst: int(o.config.KubeAPIBurst)})
+		QPS: float32(*o.config.KubeAPIQPS), Burst: int(o.config.KubeAPIBurst), ContentType: o.config.ContentType})
 }
 
 // join obtains credentials and runs the kubelet with them. /healthz is served from the start: installers such as kubeadm wait for it first, and for

@@ -70,12 +70,13 @@ type networkFlags struct {
 
 // flagSet declares all flags. Flags of config's fields default to the field's current value. Names, defaults and meanings are upstream's if upstream
 // has (or had) the flag.
-func (o *options) flagSet() (*pflag.FlagSet, error) {
+func (o *options) flagSet() *pflag.FlagSet {
 	fs := pflag.NewFlagSet("kubelet", pflag.ContinueOnError)
-	return fs, o.addFlags(fs)
+	o.addFlags(fs)
+	return fs
 }
 
-func (o *options) addFlags(fs *pflag.FlagSet) error {
+func (o *options) addFlags(fs *pflag.FlagSet) {
 	daemon.AddFlags(fs)
 	f, c := &fieldFlags{FlagSet: fs}, &o.config
 	o.from.add(f)
@@ -89,12 +90,13 @@ func (o *options) addFlags(fs *pflag.FlagSet) error {
 	addServerFlags(f, c)
 	addGuardFlags(f, c)
 	o.fields = append(f.fields, loggingFields...)
-	return addRetiredFlags(fs)
+	daemon.AddForeign(fs, foreign)
 }
 
 // loggingFields are the fields whose flags package daemon declares.
 var loggingFields = []daemon.Binding{
 	{Path: "logging.flushFrequency", Flag: "log-flush-frequency"}, {Path: "logging.format", Flag: "logging-format"}, {Path: "logging.verbosity", Flag: "v"},
+	{Path: "logging.vmodule", Flag: "vmodule"},
 }
 
 func (o *fileFlags) add(f *fieldFlags) {
@@ -113,6 +115,7 @@ func (o *apiFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.StringVar(&o.certDir, "cert-dir", "", "`directory` for certificates (default: pki below --root-dir)")
 	f.rate("kubeAPIQPS", "kube-api-qps", c.KubeAPIQPS, "requests per second to the API server")
 	f.number("kubeAPIBurst", "kube-api-burst", &c.KubeAPIBurst, "burst of requests to the API server, beyond --kube-api-qps")
+	f.text("contentType", "kube-api-content-type", &c.ContentType, "content `type` of requests to the API server")
 	f.rate("eventRecordQPS", "event-qps", c.EventRecordQPS, "events per second; 0: no limit")
 	f.number("eventBurst", "event-burst", &c.EventBurst, "burst of events, beyond --event-qps")
 }
@@ -152,7 +155,7 @@ func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.IntVar(&o.dead.PerContainer, "maximum-dead-containers-per-container", 1, "number of old ended containers to keep per container, in addition to the last; negative: all")
 	f.IntVar(&o.dead.Total, "maximum-dead-containers", -1, "number of ended containers to keep on the node; negative: no limit")
 	f.DurationVar(&o.dead.MinAge, "minimum-container-ttl-duration", 0, "minimum time to keep an ended container")
-	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; HyperVContainer and CSIVolumeHealth are supported, others are logged and ignored")
+	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; CSIVolumeHealth is supported, others are logged and ignored")
 }
 
 // addLimitFlags declares the limits of pods and of this process.
@@ -162,6 +165,7 @@ func addLimitFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.texts("enforceNodeAllocatable", "enforce-node-allocatable", &c.EnforceNodeAllocatable, "`what` to limit to its allocatable resources: pods, or none (Linux)")
 	f.long("podPidsLimit", "pod-max-pids", c.PodPidsLimit, "`number` of processes and threads of one pod; -1: no limit (Linux)")
 	f.number("oomScoreAdj", "oom-score-adj", c.OOMScoreAdj, "oom_score_adj of this process, -1000 to 1000 (Linux)")
+	f.long("maxOpenFiles", "max-open-files", &c.MaxOpenFiles, "`number` of files that this process may have open (Linux)")
 	f.on("seccompDefault", "seccomp-default", c.SeccompDefault, "use Docker's default seccomp profile for containers without a profile (Linux)")
 	f.texts("allowedUnsafeSysctls", "allowed-unsafe-sysctls", &c.AllowedUnsafeSysctls, "sysctls that pods may set besides the safe ones, for example `kernel.msg*,net.core.somaxconn` (Linux)")
 }
@@ -208,6 +212,7 @@ func addCNIFlags(fs *pflag.FlagSet, conf *string, bins *[]string) {
 
 func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	authn, authz := &c.Authentication, &c.Authorization
+	f.on("enableServer", "enable-server", c.EnableServer, "serve the HTTPS port; false: no logs, exec, attach, port-forward and metrics")
 	f.text("address", "address", &c.Address, "`address` of the kubelet's HTTPS port")
 	f.number("port", "port", &c.Port, "the kubelet's HTTPS port")
 	f.number("readOnlyPort", "read-only-port", &c.ReadOnlyPort, "must be 0: there is no port without authentication")
@@ -228,6 +233,7 @@ func addServerFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.every("streamingConnectionIdleTimeout", "streaming-connection-idle-timeout", &c.StreamingConnectionIdleTimeout, "how long exec, attach and port-forward may be idle before they end")
 	f.on("enableDebuggingHandlers", "enable-debugging-handlers", c.EnableDebuggingHandlers, "serve logs, exec, attach and port-forward")
 	f.on("enableProfilingHandler", "profiling", c.EnableProfilingHandler, "serve /debug/pprof, behind authorization")
+	f.on("enableContentionProfiling", "contention-profiling", &c.EnableContentionProfiling, "record for /debug/pprof/block where goroutines wait; with --profiling")
 }
 
 // addGuardFlags declares the resources that the node keeps free, and how.
@@ -250,36 +256,4 @@ func (o *options) certDirectory() string {
 		return o.api.certDir
 	}
 	return filepath.Join(o.runtime.rootDir, "pki")
-}
-
-// retired flags are still passed by cluster setup guides, the SDN scripts or older kubeadm versions. They are accepted so that those continue to
-// work, and each explains in one line why it does nothing.
-var retired = map[string]string{
-	"allow-privileged":           "the API server's admission decides on privileged pods",
-	"require-kubeconfig":         "--kubeconfig or --api-servers is always required",
-	"network-plugin":             "the network follows from --network-mode",
-	"hairpin-mode":               "proxy serves Services on the node; a pod reaches itself without hairpin",
-	"cadvisor-port":              "there is no cAdvisor",
-	"container-runtime":          "the runtime is Docker",
-	"container-runtime-endpoint": "the runtime is Docker, see --docker-endpoint",
-	"configure-cbr0":             "the network follows from --network-mode",
-	"non-masquerade-cidr":        "use --non-masquerade-cidrs",
-	"cgroup-driver":              "Docker's cgroup driver is used",
-	"kubelet-cgroups":            "the kubelet reports the cgroup in which it was started",
-	"pod-sandbox-image":          "use --pod-infra-container-image",
-	"runtime-cgroups":            "Docker is found by its socket",
-	"fail-swap-on":               "the kubelet starts on hosts with swap",
-	"experimental-cri":           "the runtime is Docker",
-	"docker":                     "use --docker-endpoint",
-}
-
-func addRetiredFlags(fs *pflag.FlagSet) error {
-	for name, why := range retired {
-		fs.String(name, "", "")
-		fs.Lookup(name).NoOptDefVal = "true"
-		if err := fs.MarkDeprecated(name, why); err != nil {
-			return err
-		}
-	}
-	return nil
 }

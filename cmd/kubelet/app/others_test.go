@@ -23,7 +23,7 @@ func TestFlagsOfOthers(t *testing.T) {
 		switch f := fs.Lookup(name); {
 		case f == nil:
 			got = "refused"
-		case retired[name] != "":
+		case f.Deprecated != "":
 			got = "no effect"
 		}
 		if got != want {

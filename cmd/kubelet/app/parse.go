@@ -3,6 +3,7 @@ package app
 import (
 	"crypto/tls"
 	"fmt"
+	"math"
 	"net/netip"
 	"os"
 	"slices"
@@ -105,4 +106,18 @@ func parseTLS(names []string, least string) (suites []uint16, version uint16, er
 		}
 	}
 	return suites, version, nil
+}
+
+// parseCurves checks the numbers of key exchanges: Go ignores unknown ones.
+func parseCurves(numbers []int32) ([]tls.CurveID, error) {
+	known := []tls.CurveID{tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024}
+	var out []tls.CurveID
+	for _, number := range numbers {
+		curve := tls.CurveID(number)
+		if number < 0 || number > math.MaxUint16 || !slices.Contains(known, curve) {
+			return nil, fmt.Errorf("tlsCurvePreferences: %d: want some of %d", number, known)
+		}
+		out = append(out, curve)
+	}
+	return out, nil
 }

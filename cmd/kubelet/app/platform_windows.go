@@ -8,3 +8,6 @@ func defaultKubeadmDir() string { return `C:\etc\kubernetes` }
 func defaultVolumePluginDir() string {
 	return `C:\usr\libexec\kubernetes\kubelet-plugins\volume\exec`
 }
+
+// limitFiles does nothing: Windows has no such limit.
+func limitFiles(uint64) error { return nil }

@@ -20,6 +20,7 @@ import (
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/kubelet"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/pod/plan"
 	"github.com/winkube/winkube/pkg/pod/source"
 	"github.com/winkube/winkube/pkg/pod/start"
 	"github.com/winkube/winkube/pkg/pod/worker"
@@ -43,6 +44,9 @@ const gateVolumeHealth = "CSIVolumeHealth"
 func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	c := &o.config
 	s := &settings{options: o, c: c}
+	if err := o.file.Refused(foreign, c); err != nil {
+		return s.Config, err
+	}
 	s.Machine = kubelet.Machine{NodeName: strings.ToLower(strings.TrimSpace(o.node.hostname)), Facts: facts, Platform: platformOf(facts), RootDir: o.runtime.rootDir}
 	s.Events = kubeclient.EventLimit{QPS: float32(*c.EventRecordQPS), Burst: int(c.EventBurst)}
 	s.VolumeHealth = c.FeatureGates[gateVolumeHealth]
@@ -195,6 +199,12 @@ func (s *settings) makeCgroups() error {
 	if *s.c.PodPidsLimit == 0 || *s.c.PodPidsLimit < -1 {
 		return fmt.Errorf("--pod-max-pids=%d: want a number above 0, or -1 for no limit", *s.c.PodPidsLimit)
 	}
+	if swap := s.c.MemorySwap.SwapBehavior; swap == "NoSwap" && s.Platform.OS == "linux" && s.Facts.Swap > 0 {
+		return fmt.Errorf("memorySwap.swapBehavior: %s: want no value, or a host without swap: containers without a memory limit may use it", swap)
+	}
+	if s.c.MaxOpenFiles < 1 {
+		return fmt.Errorf("--max-open-files=%d: want at least 1", s.c.MaxOpenFiles)
+	}
 	enforce := false
 	for _, what := range s.c.EnforceNodeAllocatable {
 		switch {
@@ -299,6 +309,12 @@ func (s *settings) makePods() error {
 	s.Source = source.Config{NodeName: s.NodeName, Path: s.c.StaticPodPath, PathPeriod: s.c.FileCheckFrequency.Duration,
 		URL: s.c.StaticPodURL, URLHeader: s.c.StaticPodURLHeader, URLPeriod: s.c.HTTPCheckFrequency.Duration}
 	s.Pods = worker.Config{Platform: s.Platform, Resync: s.c.SyncFrequency.Duration, Dead: &s.runtime.dead}
+	if most := s.c.CrashLoopBackOff.MaxContainerRestartPeriod; most != nil {
+		if most.Duration < time.Second || most.Duration > plan.CrashBackOffMax {
+			return fmt.Errorf("crashLoopBackOff.maxContainerRestartPeriod: %s: want 1s to %s", most.Duration, plan.CrashBackOffMax)
+		}
+		s.Pods.CrashBackOff = most.Duration
+	}
 	return nil
 }
 
@@ -332,11 +348,15 @@ func (s *settings) makeServer() error {
 	if s.c.ServerTLSBootstrap && s.c.TLSCertFile != "" {
 		return fmt.Errorf("--rotate-server-certificates: set either it or --tls-cert-file, not both")
 	}
-	s.RotateServing = s.c.ServerTLSBootstrap
+	curves, err := parseCurves(s.c.TLSCurvePreferences)
+	if err != nil {
+		return err
+	}
+	s.RotateServing = s.c.ServerTLSBootstrap && *s.c.EnableServer
 	authn, authz := s.c.Authentication, s.c.Authorization
 	s.Server = server.Config{
-		Address: netip.AddrPortFrom(address, uint16(s.c.Port)).String(), NodeName: s.NodeName,
-		TLS:               server.TLS{CertFile: s.c.TLSCertFile, KeyFile: s.c.TLSPrivateKeyFile, CertDir: s.certDirectory(), MinVersion: version, CipherSuites: suites},
+		Off: !*s.c.EnableServer, Address: netip.AddrPortFrom(address, uint16(s.c.Port)).String(), NodeName: s.NodeName,
+		TLS:               server.TLS{CertFile: s.c.TLSCertFile, KeyFile: s.c.TLSPrivateKeyFile, CertDir: s.certDirectory(), MinVersion: version, CipherSuites: suites, Curves: curves},
 		Authentication:    server.Authentication{ClientCAFile: authn.X509.ClientCAFile, Webhook: *authn.Webhook.Enabled, CacheTTL: authn.Webhook.CacheTTL.Duration, Anonymous: *authn.Anonymous.Enabled},
 		Authorization:     server.Authorization{Mode: server.Mode(authz.Mode), AuthorizedTTL: authz.Webhook.CacheAuthorizedTTL.Duration, UnauthorizedTTL: authz.Webhook.CacheUnauthorizedTTL.Duration},
 		StreamIdleTimeout: s.c.StreamingConnectionIdleTimeout.Duration, Debugging: *s.c.EnableDebuggingHandlers, Profiling: *s.c.EnableProfilingHandler, DebugFlags: *s.c.EnableDebuggingHandlers,

@@ -202,7 +202,7 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 		p.out.wait(c.Name, "", f.Reason, f.Message, f.Until)
 		return
 	}
-	if until, delay := backOff(p.memory, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
+	if until, delay := backOff(p.seen, c, list); until.After(p.now) && until.Sub(p.now) <= delay+clockSkew {
 		p.out.wait(c.Name, list[0].ID, ReasonCrashLoop, crashMessage(p.pod, c.Name, delay), until)
 		return
 	}
@@ -216,15 +216,15 @@ func (p *planner) start(kind podspec.Kind, c *v1.Container, list []past, reason 
 const clockSkew = time.Minute
 
 // backOff is when an exited container may start again, and the delay that leads to this time.
-func backOff(memory *Memory, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
+func backOff(seen *Seen, c *v1.Container, list []past) (until time.Time, delay time.Duration) {
 	if len(list) == 0 {
 		return time.Time{}, 0
 	}
 	var applied *time.Duration
-	if d, ok := memory.Delays[ContainerName(c.Name)]; ok {
+	if d, ok := seen.Memory.Delays[ContainerName(c.Name)]; ok {
 		applied = &d
 	}
-	delay = crashDelay(list, podspec.Hash(c), applied)
+	delay = crashDelay(list, podspec.Hash(c), applied, seen.Node.CrashBackOff)
 	ended := list[0].FinishedAt
 	if ended.IsZero() {
 		ended = list[0].CreatedAt
@@ -243,7 +243,7 @@ func StartDelay(desired *v1.Pod, seen *Seen, name string, attempt int) (delay ti
 	if len(list) == 0 || list[0].Attempt >= attempt {
 		return 0, false
 	}
-	_, delay = backOff(&seen.Memory, spec, list)
+	_, delay = backOff(seen, spec, list)
 	return delay, true
 }
 

@@ -295,23 +295,27 @@ func TestCrashDelay(t *testing.T) {
 		name    string
 		list    []past
 		applied *time.Duration
+		most    time.Duration
 		want    time.Duration
 	}{
-		{"never ran", nil, nil, 0},
-		{"first end", []past{attempt(0, 0, 5)}, nil, 0},
-		{"second end, started immediately", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, 10 * time.Second},
-		{"after 10 s", []past{attempt(2, 16, 17), attempt(1, 5, 6)}, nil, 20 * time.Second},
-		{"after 10 s and a slow pull", []past{attempt(2, 45, 47), attempt(1, 5, 6)}, &ten, 20 * time.Second},
-		{"after 300 s", []past{attempt(9, 310, 311), attempt(8, 5, 6)}, nil, 300 * time.Second},
-		{"nothing before is known", []past{attempt(7, 310, 311)}, nil, 10 * time.Second},
-		{"ran long", []past{attempt(5, 0, 601), attempt(4, -300, -200)}, nil, 0},
+		{"never ran", nil, nil, 0, 0},
+		{"first end", []past{attempt(0, 0, 5)}, nil, 0, 0},
+		{"second end, started immediately", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, 0, 10 * time.Second},
+		{"after 10 s", []past{attempt(2, 16, 17), attempt(1, 5, 6)}, nil, 0, 20 * time.Second},
+		{"after 10 s and a slow pull", []past{attempt(2, 45, 47), attempt(1, 5, 6)}, &ten, 0, 20 * time.Second},
+		{"after 300 s", []past{attempt(9, 310, 311), attempt(8, 5, 6)}, nil, 0, 300 * time.Second},
+		{"nothing before is known", []past{attempt(7, 310, 311)}, nil, 0, 10 * time.Second},
+		{"ran long", []past{attempt(5, 0, 601), attempt(4, -300, -200)}, nil, 0, 0},
 		{"before the host's last boot", []past{{Container: pod.Container{Attempt: 3, Hash: "h", State: pod.Exited, EarlierBoot: true, CreatedAt: at(45), StartedAt: at(45),
-			FinishedAt: at(47)}}, attempt(2, 16, 17)}, nil, 0},
+			FinishedAt: at(47)}}, attempt(2, 16, 17)}, nil, 0, 0},
 		{"second end after it", []past{attempt(4, 50, 51), {Container: pod.Container{Attempt: 3, Hash: "h", State: pod.Exited, EarlierBoot: true, CreatedAt: at(45),
-			FinishedAt: at(47)}}}, nil, 10 * time.Second},
-		{"other image", []past{{Container: pod.Container{Attempt: 3, Hash: "old"}}}, nil, 0},
+			FinishedAt: at(47)}}}, nil, 0, 10 * time.Second},
+		{"capped", []past{attempt(2, 16, 17), attempt(1, 5, 6)}, nil, 15 * time.Second, 15 * time.Second},
+		{"capped below the first delay", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, time.Second, time.Second},
+		{"not capped yet", []past{attempt(1, 5, 6), attempt(0, 0, 5)}, nil, 15 * time.Second, 10 * time.Second},
+		{"other image", []past{{Container: pod.Container{Attempt: 3, Hash: "old"}}}, nil, 0, 0},
 	} {
-		if got := crashDelay(c.list, "h", c.applied); got != c.want {
+		if got := crashDelay(c.list, "h", c.applied, c.most); got != c.want {
 			t.Errorf("%s: got %s, want %s", c.name, got, c.want)
 		}
 	}

@@ -25,6 +25,8 @@ type Node struct {
 	Platform pod.Platform
 	HostIPs  []netip.Addr // the node's addresses, primary first
 	Dead     *DeadLimits  // which exited containers are kept; nil: upstream's defaults
+	// CrashBackOff is the longest delay before a crashing container starts again; 0: CrashBackOffMax.
+	CrashBackOff time.Duration
 }
 
 // Memory is what a worker remembers about its pod and neither the spec nor the engine knows. All maps may be nil.

@@ -160,7 +160,7 @@ func (s *statuser) waiting(st *v1.ContainerStatus, kind podspec.Kind, c *v1.Cont
 	}
 	f, failed := s.memory.Retries[StartKey(c.Name)]
 	failed = failed && f.Reason != ""
-	until, delay := backOff(s.memory, c, list)
+	until, delay := backOff(s.seen, c, list)
 	switch {
 	case failed && (f.Waits(s.now) || !ended || !until.After(s.now)):
 		show = &v1.ContainerStateWaiting{Reason: f.Reason, Message: f.Message}

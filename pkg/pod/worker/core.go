@@ -36,7 +36,7 @@ type core struct {
 
 func newCore(cfg *Config, parts *Parts, d pod.Desired, agentStart time.Time) *core {
 	c := &core{cfg: cfg, parts: parts, uid: d.Pod.UID, agentStart: agentStart, inbox: newInbox(), pod: d.Pod, mirror: d.Mirror, said: map[string]string{}}
-	c.seen.Node = plan.Node{Platform: cfg.Platform, Dead: cfg.Dead}
+	c.seen.Node = plan.Node{Platform: cfg.Platform, Dead: cfg.Dead, CrashBackOff: cfg.CrashBackOff}
 	m := &c.seen.Memory
 	m.Delays, m.Retries = map[plan.ContainerName]time.Duration{}, map[plan.Key]plan.Retry{}
 	m.Resize.Pending = d.Resize

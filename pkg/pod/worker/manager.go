@@ -31,6 +31,8 @@ type Config struct {
 	HostIPs func() []netip.Addr
 	// Dead limits the exited containers that are kept; nil: upstream's defaults.
 	Dead *plan.DeadLimits
+	// CrashBackOff is the longest delay before a crashing container starts again; 0: upstream's 300 s.
+	CrashBackOff time.Duration
 	// Resync is the interval of complete comparisons without an event; 0: 60 s.
 	Resync time.Duration
 }

@@ -1,0 +1,189 @@
+package app
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+	config "k8s.io/kubelet/config/v1beta1"
+
+	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/host"
+)
+
+// TestUpstream: each flag and field of upstream's kubelet has one class, and the page says which. `go test -C hack/tools/kubernetes ./flags` compares the
+// list of flags with upstream's code.
+func TestUpstream(t *testing.T) {
+	flags, err := os.ReadFile("testdata/upstream-flags.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o, fs := parse(t)
+	got, err := daemon.Comparison{Program: "kubelet", Kind: configKind, Upstream: string(flags), Flags: fs, Foreign: foreign, Bindings: o.fields, FieldsOnly: fieldsOnly, Content: &config.KubeletConfiguration{}}.Page()
+	if err != nil {
+		t.Error(err)
+	}
+	comparePage(t, "../../../docs/reference/upstream-kubelet.md", got)
+}
+
+// comparePage compares a page with the one that a test has made.
+func comparePage(t *testing.T, page, got string) {
+	t.Helper()
+	if *update {
+		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.ReplaceAll(string(want), "\r\n", "\n") != got {
+		t.Errorf("%s differs from the program (run with -update)", page)
+	}
+}
+
+// TestPromises: a setting that promises what is not there is refused, on the command line and in a file, and names what would be right. Values that ask
+// for what happens anyway are accepted.
+func TestPromises(t *testing.T) {
+	facts, err := host.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts.OS, facts.Swap = "linux", 1<<30
+	for _, c := range []struct{ flag, field, want string }{
+		{"--cpu-manager-policy=static", "cpuManagerPolicy: static", "want none"},
+		{"--cpu-manager-policy=none", "cpuManagerPolicy: none", ""},
+		{"--memory-manager-policy=Static", "memoryManagerPolicy: Static", "want None"},
+		{"--topology-manager-policy=best-effort", "topologyManagerPolicy: best-effort", "want none"},
+		{"--topology-manager-policy-options=a=true", "topologyManagerPolicyOptions: {a: \"true\"}", "want no options"},
+		{"--reserved-cpus=0-1", "reservedSystemCPUs: 0-1", "want no value, and --system-reserved=cpu=..."},
+		{"--reserved-memory=0:memory=1Gi", "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "want no value, and --system-reserved=memory=..."},
+		{"--protect-kernel-defaults", "protectKernelDefaults: true", "want false, and files in /etc/sysctl.d"},
+		{"--protect-kernel-defaults=false", "protectKernelDefaults: false", ""},
+		{"--cpu-cfs-quota=false", "cpuCFSQuota: false", "want true, and pods without CPU limits"},
+		{"--cpu-cfs-quota", "cpuCFSQuota: true", ""},
+		{"--cpu-cfs-quota-period=10ms", "cpuCFSQuotaPeriod: 10ms", "want 100ms"},
+		{"--runonce", "runOnce: true", "want false"},
+		{"--log-json-split-stream", "logging: {options: {json: {splitStream: true}}}", "want false"},
+		{"--log-text-info-buffer-size=64Ki", "logging: {options: {text: {infoBufferSize: 64Ki}}}", ""},
+		{"", "memorySwap: {swapBehavior: LimitedSwap}", "want NoSwap, or no value"},
+		{"", "memorySwap: {swapBehavior: NoSwap}", "want no value, or a host without swap"},
+		{"", "tracing: {endpoint: x, samplingRatePerMillion: 0}", "want no value"},
+		{"", "singleProcessOOMKill: false", "want true, or no value"},
+		{"", "userNamespaces: {idsPerPod: 131072}", "want no value"},
+		{"", "crashLoopBackOff: {maxContainerRestartPeriod: 6m}", "6m0s: want 1s to 5m0s"},
+		{"", "crashLoopBackOff: {maxContainerRestartPeriod: 1s}", ""},
+		{"", "tlsCurvePreferences: [29, 23]", ""},
+		{"", "tlsCurvePreferences: [7]", "tlsCurvePreferences: 7: want some of"},
+		{"--max-open-files=-1", "maxOpenFiles: -1", "--max-open-files=-1: want at least 1"},
+	} {
+		check := func(what, place string, args ...string) {
+			o, _, err := tryParse("linux", append(args, "--api-servers=https://x")...)
+			if err == nil {
+				_, err = o.settings(facts)
+				err = o.file.Located(err)
+			}
+			switch {
+			case c.want == "" && err != nil:
+				t.Errorf("%s: %v", what, err)
+			case c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), place)):
+				t.Errorf("%s: %v, want %s and %s", what, err, place, c.want)
+			}
+		}
+		if c.flag != "" {
+			name, _, _ := strings.Cut(c.flag, "=")
+			check(c.flag, name, c.flag)
+		}
+		name, _, _ := strings.Cut(c.field, ":")
+		check(c.field, "config.yaml:3: "+name, "--config="+write(t, t.TempDir(), "config.yaml", header+c.field+"\n"))
+	}
+}
+
+// TestSmallSettings: these settings of upstream have their effect.
+func TestSmallSettings(t *testing.T) {
+	facts, err := host.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts.OS = "linux"
+	file := write(t, t.TempDir(), "config.yaml", header+"enableServer: false\nserverTLSBootstrap: true\ncrashLoopBackOff: {maxContainerRestartPeriod: 20s}\ntlsCurvePreferences: [29, 4588]\ncontentType: application/json\n"+
+		"enableContentionProfiling: true\nlogging: {vmodule: [{filePattern: a*, verbosity: 4}]}\n")
+	o, fs := parse(t, "--api-servers=https://x", "--config="+file)
+	t.Cleanup(func() { resetVModule(t, fs) })
+	cfg, err := o.settings(facts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := o.clientConfig()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !cfg.Server.Off || cfg.RotateServing || cfg.Pods.CrashBackOff.Seconds() != 20 || len(cfg.Server.TLS.Curves) != 2 || client.ContentType != "application/json" || !o.config.EnableContentionProfiling {
+		t.Errorf("configuration %+v, client %+v", cfg, client)
+	}
+	if got := fs.Lookup("vmodule").Value.String(); got != "a*=4" {
+		t.Errorf("--vmodule=%s", got)
+	}
+	if c, err := o.effective(fs); err != nil || len(c.Logging.VModule) != 1 || c.Logging.VModule[0].Verbosity != 4 {
+		t.Errorf("%+v, %v", c.Logging, err)
+	}
+	if notes := o.notes(); len(notes) > 0 {
+		t.Errorf("notes %q", notes)
+	}
+}
+
+// resetVModule clears klog's setting, which all flag sets share.
+func resetVModule(t *testing.T, fs *pflag.FlagSet) {
+	t.Helper()
+	if err := fs.Lookup("vmodule").Value.Set(""); err != nil {
+		t.Error(err)
+	}
+}
+
+// upstreamDefaults are the defaults of upstream's settings that this kubelet does not have, as pkg/kubelet/apis/config/v1beta1/defaults.go of 1.36 has
+// them. Tools that read /configz write them into files.
+const upstreamDefaults = header + `cgroupDriver: cgroupfs
+configMapAndSecretChangeDetectionStrategy: Watch
+containerLogMaxWorkers: 1
+containerLogMonitorInterval: 10s
+containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
+cpuCFSQuota: true
+cpuCFSQuotaPeriod: 100ms
+cpuManagerPolicy: none
+cpuManagerReconcilePeriod: 10s
+crashLoopBackOff: {maxContainerRestartPeriod: 5m0s}
+enableControllerAttachDetach: true
+failCgroupV1: true
+failSwapOn: true
+hairpinMode: promiscuous-bridge
+iptablesDropBit: 15
+iptablesMasqueradeBit: 14
+localStorageCapacityIsolation: true
+logging: {options: {json: {infoBufferSize: "0"}, text: {infoBufferSize: "0"}}}
+makeIPTablesUtilChains: true
+memoryManagerPolicy: None
+memoryReservationPolicy: None
+memoryThrottlingFactor: 0.9
+topologyManagerPolicy: none
+topologyManagerScope: container
+volumeStatsAggPeriod: 1m0s
+`
+
+// TestUpstreamDefaults: a file with upstream's defaults is accepted. Only those that mean the opposite of what happens are noted.
+func TestUpstreamDefaults(t *testing.T) {
+	facts, err := host.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts.OS = "linux"
+	o, _ := parse(t, "--api-servers=https://x", "--config="+write(t, t.TempDir(), "config.yaml", upstreamDefaults))
+	if _, err := o.settings(facts); err != nil {
+		t.Error(o.file.Located(err))
+	}
+	want := "Ignored failCgroupV1 (config.yaml:14): it has no effect: the kubelet starts on hosts with cgroup v1\nIgnored failSwapOn (config.yaml:15): it has no effect: the kubelet starts on hosts with swap"
+	if got := strings.Join(o.notes(), "\n"); got != want {
+		t.Errorf("notes %s\nwant %s", got, want)
+	}
+}
