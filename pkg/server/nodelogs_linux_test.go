@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"testing"
 
-	programs "github.com/winkube/winkube/pkg/command"
+	programs "github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 // TestLogPipes: requests for pipes and sockets below the log directory are answered immediately.
@@ -25,7 +25,7 @@ func TestLogPipes(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer socket.Close()
-	fake := programs.NewFake()
+	fake := programs.New()
 	fake.Script("journalctl --field _SYSTEMD_UNIT", programs.Answer{})
 	for path, want := range map[string]string{
 		"/logs/pipe": "pipe is neither a file nor a directory", "/logs/socket": "socket is neither", "/logs/": `<a href="pipe">`,

@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	programs "github.com/winkube/winkube/pkg/command"
+	programs "github.com/winkube/winkube/pkg/command/commandtest"
 )
 
 func TestParseLogQuery(t *testing.T) {
@@ -74,11 +74,11 @@ func TestNodeLogs(t *testing.T) {
 	if err := os.Symlink("../outside", filepath.Join(dir, "log", "link")); err != nil {
 		t.Logf("without a link: %v", err)
 	}
-	fake := programs.NewFake()
+	fake := programs.New()
 	fake.Script("journalctl --field _SYSTEMD_UNIT", programs.Answer{Stdout: "ssh.service\nkubelet.service\n"})
 	fake.Script("journalctl --utc --no-pager --output=short-precise --lines=100000 --unit=kubelet", programs.Answer{Stdout: "of the journal\n"})
 	fake.Script("journalctl --utc --no-pager --output=short-precise --lines=100000 --unit=kubelet --grep=none", programs.Answer{Err: programs.Exit(1, "")})
-	windows := programs.NewFake()
+	windows := programs.New()
 	windows.Script("wevtutil gp kubelet", programs.Answer{})
 	windows.Script("wevtutil gp docker", programs.Answer{Err: programs.Exit(2, "not found")})
 	windows.Script("wevtutil qe Application /q:*[System[Provider[@Name='kubelet']]] /c:2 /rd:true /f:text",
@@ -214,7 +214,7 @@ func (g *growing) Write(p []byte) (int, error) {
 // TestEndlessLog: a growing file is served up to its initial end, requested by path, query or service.
 func TestEndlessLog(t *testing.T) {
 	dir, text := t.TempDir(), strings.Repeat("line\n", 100)
-	fake := programs.NewFake()
+	fake := programs.New()
 	fake.Script("journalctl --field _SYSTEMD_UNIT", programs.Answer{})
 	for _, path := range []string{"/logs/endless", "/logs/?query=/endless", "/logs/?query=endless"} {
 		file, err := os.OpenFile(filepath.Join(dir, "endless"), os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)

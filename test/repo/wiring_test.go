@@ -22,6 +22,7 @@ var optional = map[string]string{
 	"pkg/kubelet csiKind":          "Windows has no volumes of CSI drivers",
 	"pkg/kubelet flexKind":         "there are none without --volume-plugin-dir",
 	"pkg/kubelet health":           "the feature gate CSIVolumeHealth is off by default",
+	"pkg/kubelet server":           "enableServer: false opens no port",
 	"pkg/kubelet serving":          "there is none without --rotate-server-certificates",
 	"pkg/kubelet workload.cgroups": "Windows has no cgroups, and Linux may do without",
 	"pkg/kubeproxy cfg.Effective":  "a value to show, not a part",
