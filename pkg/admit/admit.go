@@ -57,8 +57,8 @@ type Config struct {
 	// Sysctls are those that pods may set. AppArmor reports whether the host has it. Windows ignores both.
 	Sysctls  Sysctls
 	AppArmor bool
-	// Reserved are the host ports of the node's own daemons, which no pod may use as a hostPort.
-	Reserved []Reserved
+	// Reserved returns the host ports of the node's own daemons, which no pod may use as a hostPort. nil: none.
+	Reserved func() []Reserved
 	// Preempted is called with the number of pods that must make room for a critical one, and the first missing resource. nil: not counted.
 	Preempted func(resource string, pods int)
 }

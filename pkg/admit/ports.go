@@ -67,10 +67,10 @@ type Reserved struct {
 // after a restart of the kubelet, its clients would reach the pod instead. A pod with hostNetwork cannot take a port that is in use, and
 // may be such a daemon itself.
 func (a *Admitter) reserved(p *v1.Pod, ports []hostPort) (port hostPort, holder string) {
-	if p.Spec.HostNetwork {
+	if p.Spec.HostNetwork || len(ports) == 0 || a.cfg.Reserved == nil {
 		return hostPort{}, ""
 	}
-	for _, r := range a.cfg.Reserved {
+	for _, r := range a.cfg.Reserved() {
 		own := hostPort{protocol: r.Protocol, port: int32(r.At.Port())}
 		if addr := r.At.Addr().Unmap(); addr.IsValid() && !addr.IsUnspecified() {
 			own.ip = addr

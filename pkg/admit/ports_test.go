@@ -12,13 +12,14 @@ import (
 // affected.
 func TestReservedPorts(t *testing.T) {
 	host := func(p *v1.Pod) { p.Spec.HostNetwork = true }
+	reserved := []Reserved{
+		{"kubelet", v1.ProtocolTCP, netip.MustParseAddrPort("0.0.0.0:10250")}, {"kubelet", v1.ProtocolTCP, netip.MustParseAddrPort("127.0.0.1:10248")},
+		{"proxy", v1.ProtocolTCP, netip.MustParseAddrPort("[::]:10256")}, {"unbound", v1.ProtocolTCP, netip.MustParseAddrPort("127.0.0.1:0")},
+		{"overlay network", v1.ProtocolUDP, netip.MustParseAddrPort("[::]:4789")},
+	}
 	a := New(Config{
 		NodeName: "n", OS: "linux", MaxPods: 100, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil },
-		Reserved: []Reserved{
-			{"kubelet", v1.ProtocolTCP, netip.MustParseAddrPort("0.0.0.0:10250")}, {"kubelet", v1.ProtocolTCP, netip.MustParseAddrPort("127.0.0.1:10248")},
-			{"proxy", v1.ProtocolTCP, netip.MustParseAddrPort("[::]:10256")}, {"unbound", v1.ProtocolTCP, netip.MustParseAddrPort("127.0.0.1:0")},
-			{"overlay network", v1.ProtocolUDP, netip.MustParseAddrPort("[::]:4789")},
-		},
+		Reserved: func() []Reserved { return reserved },
 	})
 	for _, test := range []struct {
 		name   string
@@ -57,6 +58,10 @@ func TestReservedPorts(t *testing.T) {
 	p := newPod("running", port("", v1.ProtocolTCP, 10250))
 	a.Adopt(p) // it ran under an earlier agent
 	if r := a.Admit(newPod("next")); r != nil {
+		t.Errorf("%+v", r)
+	}
+	reserved = append(reserved, Reserved{"proxy", v1.ProtocolTCP, netip.MustParseAddrPort("0.0.0.0:20256")}) // its real port became known
+	if r := a.Admit(newPod("later", port("", v1.ProtocolTCP, 20256))); r == nil || !strings.Contains(r.Message, "20256/TCP is the proxy's") {
 		t.Errorf("%+v", r)
 	}
 }

@@ -11,11 +11,16 @@ import (
 
 // newCluster learns what cfg does not set from Services, the proxy's report and the cluster DNS.
 func newCluster(cfg Config, objects *kubeclient.Objects) (*learn.Cluster, error) {
+	flags := learn.Flags{Services: cfg.Network.Services, Pods: cfg.Network.NonMasquerade, DNS: cfg.Resolver.ClusterDNS, Domain: cfg.Resolver.ClusterDomain}
+	cluster := learn.New(flags, learn.Parts{Services: objects.AllServices, Reports: proxyReports(cfg), Ask: learn.Ask, Clock: clock.RealClock{}})
+	return cluster, objects.OnService(cluster.Service, cluster.Kick)
+}
+
+// proxyReports is the file in which this host's proxy reports what it knows.
+func proxyReports(cfg Config) report.FactsFile {
 	reports, err := report.FactsOfHost(cfg.Platform.OS == "windows")
 	if err != nil {
 		klog.ErrorS(err, "Cannot find the file in which the proxy reports cluster settings; using Services only")
 	}
-	flags := learn.Flags{Services: cfg.Network.Services, Pods: cfg.Network.NonMasquerade, DNS: cfg.Resolver.ClusterDNS, Domain: cfg.Resolver.ClusterDomain}
-	cluster := learn.New(flags, learn.Parts{Services: objects.AllServices, Reports: reports, Ask: learn.Ask, Clock: clock.RealClock{}})
-	return cluster, objects.OnService(cluster.Service, cluster.Kick)
+	return reports
 }

@@ -13,17 +13,23 @@ import (
 	"github.com/winkube/winkube/pkg/hostport"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/proxy/relay"
+	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
-// reservedPorts are the ports of this node's daemons: the kubelet's as configured, and the proxy's defaults, because the kubelet does not
-// know its settings (healthz and metrics; upstream has the same defaults). The overlay network's ports are those of our VXLAN devices and,
+// proxyDefaults are where a proxy listens that does not report it (healthz and metrics; upstream has the same defaults).
+var proxyDefaults = []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:10256"), netip.MustParseAddrPort("127.0.0.1:10249")}
+
+// reservedPorts are the ports of this node's daemons: the kubelet's as configured, and the proxy's as it reports them. The overlay network's ports are those of our VXLAN devices and,
 // where another program connects the nodes, of flannel's and Cilium's on Linux.
-func reservedPorts(cfg Config) []admit.Reserved {
-	out := []admit.Reserved{
-		{Holder: "proxy", Protocol: v1.ProtocolTCP, At: netip.AddrPortFrom(netip.IPv4Unspecified(), 10256)},
-		{Holder: "proxy", Protocol: v1.ProtocolTCP, At: netip.MustParseAddrPort("127.0.0.1:10249")},
-		{Holder: "overlay network", Protocol: v1.ProtocolUDP, At: netip.AddrPortFrom(netip.IPv4Unspecified(), vxlan.Port)},
+func reservedPorts(cfg Config, reports report.FactsFile) []admit.Reserved {
+	proxy := proxyDefaults
+	if facts, err := reports.Read(); err == nil && len(facts.Listen) > 0 { // learn.Cluster logs the error
+		proxy = facts.Listen
+	}
+	out := []admit.Reserved{{Holder: "overlay network", Protocol: v1.ProtocolUDP, At: netip.AddrPortFrom(netip.IPv4Unspecified(), vxlan.Port)}}
+	for _, at := range proxy {
+		out = append(out, admit.Reserved{Holder: "proxy", Protocol: v1.ProtocolTCP, At: at})
 	}
 	switch cfg.Network.Mode {
 	case network.Upstream, network.External, network.CNI:

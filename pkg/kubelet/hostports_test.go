@@ -6,6 +6,8 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -15,6 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
+	"github.com/winkube/winkube/pkg/report"
 )
 
 // guest is a pod that answers on 127.0.0.1, through TCP and UDP.
@@ -145,19 +148,36 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
-// TestReservedPorts: the ports that pods may not use follow the kubelet's own addresses and the network mode.
+// TestReservedPorts: the ports that pods may not use follow the kubelet's own addresses, the network mode, and what the proxy reports at the
+// time.
 func TestReservedPorts(t *testing.T) {
 	cfg := Config{Serving: Serving{Healthz: "127.0.0.1:1248"}}
 	cfg.Server.Address = "192.0.2.7:1250"
-	const always, flannel = "proxy 0.0.0.0:10256/TCP, proxy 127.0.0.1:10249/TCP, overlay network 0.0.0.0:4789/UDP, ", "overlay network 0.0.0.0:8472/UDP, "
-	for mode, more := range map[network.Mode]string{network.HostGateway: "", network.Overlay: "", network.Upstream: flannel, network.CNI: flannel} {
-		cfg.Network.Mode = mode
+	const defaults, flannel = "proxy 0.0.0.0:10256/TCP, proxy 127.0.0.1:10249/TCP, ", "overlay network 0.0.0.0:8472/UDP, "
+	reports := report.FactsFile(filepath.Join(t.TempDir(), "facts"))
+	check := func(mode network.Mode, proxy, more string) {
+		t.Helper()
 		var got []string
-		for _, r := range reservedPorts(cfg) {
+		for _, r := range reservedPorts(cfg, reports) {
 			got = append(got, fmt.Sprintf("%s %s/%s", r.Holder, r.At, r.Protocol))
 		}
-		if want := always + more + "kubelet 192.0.2.7:1250/TCP, kubelet 127.0.0.1:1248/TCP"; strings.Join(got, ", ") != want {
+		if want := "overlay network 0.0.0.0:4789/UDP, " + proxy + more + "kubelet 192.0.2.7:1250/TCP, kubelet 127.0.0.1:1248/TCP"; strings.Join(got, ", ") != want {
 			t.Errorf("%s: %q; want %q", mode, got, want)
 		}
+	}
+	for mode, more := range map[network.Mode]string{network.HostGateway: "", network.Overlay: "", network.Upstream: flannel, network.CNI: flannel} {
+		cfg.Network.Mode = mode
+		check(mode, defaults, more)
+	}
+	cfg.Network.Mode = network.HostGateway
+	for _, facts := range []struct{ report, want string }{
+		{`{"listen": ["0.0.0.0:20256", "[::1]:20249"]}`, "proxy 0.0.0.0:20256/TCP, proxy [::1]:20249/TCP, "},
+		{`{"services": ["10.96.0.0/12"]}`, defaults}, // an older proxy
+		{`{`, defaults},
+	} {
+		if err := os.WriteFile(string(reports), []byte(facts.report), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		check(network.HostGateway, facts.want, "")
 	}
 }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 )
@@ -11,9 +12,13 @@ import (
 type claim struct {
 	front FrontKey
 	by    *entry
-	index int32 // index in the list of that field
+	index int32 // index in the list of that field; healthCheck: spec.healthCheckNodePort
 	rank  uint8 // index of its kind in ranked
 }
+
+// healthCheck is the index of claims to a health check node port. They are claims to a node port in both families, on
+// all addresses, because the proxy listens there itself.
+const healthCheck = -1
 
 // ranked lists the kinds by their right to a front. Controllers write load balancers' addresses; anyone who may create
 // Services can write external IPs.
@@ -25,6 +30,8 @@ func (c *claim) kind() Kind { return ranked[c.rank] }
 
 func (c *claim) external() bool { return c.kind() == ExternalIP || c.kind() == LoadBalancer }
 
+func (c *claim) health() bool { return c.index == healthCheck }
+
 // same reports whether two claims of one Service are equal.
 func (c *claim) same(o *claim) bool {
 	return c.front == o.front && c.index == o.index && c.rank == o.rank
@@ -32,6 +39,9 @@ func (c *claim) same(o *claim) bool {
 
 // field names the field that makes the claim.
 func (c *claim) field() string {
+	if c.health() {
+		return "Service spec.healthCheckNodePort"
+	}
 	switch c.kind() {
 	case ClusterIP:
 		return fmt.Sprintf("Service spec.clusterIPs[%d]", c.index)
@@ -59,6 +69,7 @@ type arbiter struct {
 	fronts   index[FrontKey]
 	cluster  index[netip.Addr]                    // claims of cluster IPs, one per Service
 	external map[netip.Addr]map[FrontKey]struct{} // claimed fronts outside the cluster's own ranges
+	ports    map[FrontKey]struct{}                // claimed node ports
 	first    map[netip.Addr][]string              // Nodes that had an address before the first Service claimed it
 	late     map[NodeAddress]bool                 // replaces first if set (fixLate); nil: not set
 	running  bool                                 // all objects that existed at start were seen
@@ -70,7 +81,7 @@ type arbiter struct {
 
 func newArbiter(node string, holders Holders) *arbiter {
 	a := &arbiter{others: newOthers(node, holders), fronts: newIndex[FrontKey](), cluster: newIndex[netip.Addr](),
-		external: map[netip.Addr]map[FrontKey]struct{}{}, first: map[netip.Addr][]string{}, dirty: map[FrontKey]struct{}{},
+		external: map[netip.Addr]map[FrontKey]struct{}{}, ports: map[FrontKey]struct{}{}, first: map[netip.Addr][]string{}, dirty: map[FrontKey]struct{}{},
 		claimed: map[netip.Addr]bool{}, touched: map[*entry]struct{}{}, suspects: map[string]struct{}{}}
 	for i := range holders.Nodes {
 		a.setNode(holders.Nodes[i].Name, &holders.Nodes[i])
@@ -114,6 +125,9 @@ func (a *arbiter) moved(c *claim, came bool) {
 		}
 		a.reconsider(addr)
 	case NodePort:
+		if a.ports[c.front] = struct{}{}; a.fronts.first[c.front] == nil {
+			delete(a.ports, c.front)
+		}
 		for own := range a.others.own {
 			key := FrontKey{own, c.front.port, c.front.protocol}
 			if _, ok := a.external[own][key]; ok && own.Is4() == addr.Is4() {
@@ -158,8 +172,9 @@ func (a *arbiter) suspect(addr netip.Addr) {
 	}
 }
 
-// reconsiderAll marks all external addresses. It is for rare changes that may affect any of them.
+// reconsiderAll marks all external addresses and node ports. It is for rare changes that may affect any of them.
 func (a *arbiter) reconsiderAll() {
+	maps.Copy(a.dirty, a.ports)
 	for addr := range a.external {
 		a.reconsider(addr)
 	}
@@ -231,7 +246,15 @@ func lost(c, winner *claim) Problem {
 	if c.kind() == NodePort {
 		what = "node port"
 	}
-	return Problem{c.by.name, c.field(), fmt.Sprintf("%s is %s of Service %s, %s: want another %s", c.front, words[winner.kind()], winner.by.name, why, what), Refused}
+	return Problem{c.by.name, c.field(), fmt.Sprintf("%s is %s of Service %s, %s: want another %s", c.front, winner.what(), winner.by.name, why, what), Refused}
+}
+
+// what names what the Service has that won.
+func (c *claim) what() string {
+	if c.health() {
+		return "the health check node port"
+	}
+	return words[c.kind()]
 }
 
 var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load balancer's address", ExternalIP: "an external IP", NodePort: "the node port"}
@@ -239,10 +262,16 @@ var words = map[Kind]string{ClusterIP: "the cluster IP", LoadBalancer: "a load b
 // refuse reports whether a holder other than a Service has the front of a claim. docs/reference/service-api.md has the
 // table.
 func (a *arbiter) refuse(c *claim) (Problem, bool) {
-	if !c.external() {
-		return Problem{}, false
+	var reason Reason
+	var text string
+	switch {
+	case c.external():
+		reason, text = a.refusal(c)
+	case c.kind() == NodePort:
+		if of := a.others.reserved(c.front); of != "" {
+			reason, text = Refused, fmt.Sprintf("%s port %d is reserved on this node for %s: want another port", c.front.Protocol(), c.front.port, of)
+		}
 	}
-	reason, text := a.refusal(c)
 	if reason == "" {
 		return Problem{}, false
 	}
@@ -291,18 +320,19 @@ func (a *arbiter) refusalHere(c *claim) (Reason, string) {
 		return Refused, fmt.Sprintf("%s is an address of this node, and port %d is reserved there for %s: want another port", addr, port, of)
 	}
 	limit := a.others.holders.NodePortAddresses
-	if len(limit) > 0 && !slices.ContainsFunc(limit, func(p netip.Prefix) bool { return p.Contains(addr) }) {
-		return "", ""
-	}
+	limited := len(limit) > 0 && !slices.ContainsFunc(limit, func(p netip.Prefix) bool { return p.Contains(addr) })
 	all := netip.IPv6Unspecified()
 	if addr.Is4() {
 		all = netip.IPv4Unspecified()
 	}
-	if first := a.fronts.first[FrontKey{all, port, c.front.protocol}]; first != nil {
-		if first.by == c.by {
+	for o := range a.fronts.of(FrontKey{all, port, c.front.protocol}) {
+		switch {
+		case limited && !o.health():
+		case o.by == c.by && !o.health():
 			return Elsewhere, fmt.Sprintf("%s is an address of this node, where node port %d of the same Service serves it", addr, port)
+		default:
+			return Refused, fmt.Sprintf("%s is an address of this node, and %s port %d is %s of Service %s: want another port", addr, c.front.Protocol(), port, o.what(), o.by.name)
 		}
-		return Refused, fmt.Sprintf("%s is an address of this node, and %s port %d is the node port of Service %s: want another port", addr, c.front.Protocol(), port, first.by.name)
 	}
 	return "", ""
 }

@@ -195,3 +195,60 @@ func TestHostChanges(t *testing.T) {
 	r.event("10.1.0.11 is an address of this node, and port 10250 is reserved there for the kubelet")
 	r.quiet()
 }
+
+// TestNodePortBecomesReserved: when this Node's kubelet reports a port that Services have as node port and as health
+// check node port, both are withdrawn with an Event, the rest stays, and both return when the kubelet has moved on.
+func TestNodePortBecomesReserved(t *testing.T) {
+	checks := &lastChecks{Backend: proxytest.NewBackend()}
+	r := newRigOf(t, func(cfg *proxy.LoopConfig) { cfg.Backend = checks })
+	r.backend = checks.Backend
+	close(r.synced)
+	node := func(port int32) *v1.Node {
+		n := testNode("n1", "10.1.0.11")
+		n.Status.DaemonEndpoints.KubeletEndpoint.Port = port
+		return n
+	}
+	web, lb := testService("web", "10.96.0.1"), testService("lb", "10.96.0.2")
+	web.Spec.Type, web.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, 11250
+	lb.Spec.Type, lb.Spec.Ports[0].NodePort, lb.Spec.HealthCheckNodePort = v1.ServiceTypeLoadBalancer, 30080, 12250
+	lb.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
+	r.inbox.SetService(web)
+	r.inbox.SetService(lb)
+	r.inbox.SetNode(node(10250))
+	r.run()
+	has := func(nodePort, health bool) func() bool {
+		return func() bool {
+			text, number := checks.String(), 0
+			if health {
+				number = 12250
+			}
+			return strings.Contains(text, "IPv4:11250") == nodePort && checks.port.Load() == int32(number) &&
+				strings.Contains(text, "10.96.0.1:80") && strings.Contains(text, "IPv4:30080")
+		}
+	}
+	r.until("both ports", has(true, true))
+	r.inbox.SetNode(node(11250))
+	r.event("Warning AddressRefused Service spec.ports[0].nodePort: TCP port 11250 is reserved on this node for the kubelet: want another port")
+	r.until("no node port", has(false, true))
+	r.inbox.SetNode(node(12250))
+	r.event("Warning AddressRefused Service spec.healthCheckNodePort: TCP port 12250 is reserved on this node for the kubelet: want another port")
+	r.until("no health check", has(true, false))
+	r.inbox.SetNode(node(10250))
+	r.until("both again", has(true, true))
+	r.quiet()
+}
+
+// lastChecks records the port of the first health check of the last Sync; 0: none.
+type lastChecks struct {
+	*proxytest.Backend
+	port atomic.Int32
+}
+
+func (b *lastChecks) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
+	port := int32(0)
+	if len(want.HealthChecks) > 0 {
+		port = int32(want.HealthChecks[0].Port)
+	}
+	b.port.Store(port)
+	return b.Backend.Sync(ctx, want, changed)
+}

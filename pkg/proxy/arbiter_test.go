@@ -18,7 +18,7 @@ import (
 // conflicts returns a random world with everything that decides who gets a front.
 func conflicts(seed uint64, events int) (*world, *Tracker) {
 	w := newWorld(seed)
-	tracker := NewTracker(w.node, Holders{Ports: []ReservedPort{{30001, v1.ProtocolTCP, "the test"}, {1, v1.ProtocolUDP, "the test"}},
+	tracker := NewTracker(w.node, Holders{Ports: []ReservedPort{{30001, v1.ProtocolTCP, "the test"}, {32001, v1.ProtocolTCP, "the test"}, {1, v1.ProtocolUDP, "the test"}},
 		NodePortAddresses: []netip.Prefix{netip.MustParsePrefix("10.1.0.8/30")}})
 	for range events {
 		if w.event(tracker); w.maybe(3) {
@@ -29,8 +29,8 @@ func conflicts(seed uint64, events int) (*world, *Tracker) {
 	return w, tracker
 }
 
-// FuzzClaims: whatever Services claim, fronts are unique, a cluster IP belongs to its Service, reserved addresses go to
-// no Service, a loser has a Problem in the field of its claim, and the order of arguments does not matter.
+// FuzzClaims: whatever Services claim, fronts are unique, a cluster IP belongs to its Service, reserved addresses and
+// ports go to no Service, a loser has a Problem in the field of its claim, and the order of arguments does not matter.
 func FuzzClaims(f *testing.F) {
 	for seed := range uint64(20) {
 		f.Add(seed, uint16(20*seed))
@@ -57,7 +57,13 @@ func FuzzClaims(f *testing.F) {
 func checkClaims(t *testing.T, services []*v1.Service, table *Table, problems []Problem, node NodeInfo) {
 	t.Helper()
 	fronts := map[FrontKey]Route{}
-	for _, r := range table.Routes {
+	listening := table.Routes
+	for _, h := range table.HealthChecks {
+		for _, all := range []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+			listening = append(listening, Route{Service: ServicePortName{ServiceName: h.Service}, Kind: NodePort, Protocol: v1.ProtocolTCP, Front: netip.AddrPortFrom(all, h.Port)})
+		}
+	}
+	for _, r := range listening {
 		if other, is := fronts[r.Key()]; is {
 			t.Errorf("%s is a front of %s and of %s", r.Key(), other.Service, r.Service)
 		}
@@ -88,24 +94,38 @@ func checkClaims(t *testing.T, services []*v1.Service, table *Table, problems []
 
 func checkReserved(t *testing.T, table *Table, tracker *Tracker, h Holders) {
 	t.Helper()
+	servers := tracker.arbiter.others.servers
+	reserved := func(port uint16, protocol v1.Protocol) bool {
+		return tracker.arbiter.others.nodes["n1"].KubeletPort == port && protocol == v1.ProtocolTCP ||
+			slices.ContainsFunc(servers, func(s netip.AddrPort) bool {
+				return s.Port() == port && protocol == v1.ProtocolTCP && tracker.arbiter.others.own[s.Addr()]
+			}) ||
+			slices.ContainsFunc(slices.Concat(ReservedPorts, h.Ports), func(p ReservedPort) bool { return p.Port == port && p.Protocol == protocol })
+	}
+	for _, check := range table.HealthChecks {
+		if reserved(check.Port, v1.ProtocolTCP) {
+			t.Errorf("%s has the health check node port %d, which is reserved\n%s", check.Service, check.Port, &h)
+		}
+	}
 	cluster := map[netip.Addr]bool{}
 	for _, r := range table.Routes {
 		cluster[r.Front.Addr()] = cluster[r.Front.Addr()] || r.Kind == ClusterIP
 	}
 	for _, r := range table.Routes {
 		addr := r.Front.Addr()
+		if r.Kind == NodePort && reserved(r.Front.Port(), r.Protocol) {
+			t.Errorf("%s has node port %s, which is reserved\n%s", r.Service, r.Key(), &h)
+		}
 		if r.Kind == ClusterIP || r.Kind == NodePort {
 			continue
 		}
 		own, in := tracker.arbiter.others.own[addr], func(p netip.Prefix) bool { return p.Contains(addr) }
-		server := slices.ContainsFunc(tracker.arbiter.others.servers, func(s netip.AddrPort) bool { return s.Addr() == addr })
-		reserved := tracker.arbiter.others.nodes["n1"].KubeletPort == r.Front.Port() && r.Protocol == v1.ProtocolTCP ||
-			slices.ContainsFunc(slices.Concat(ReservedPorts, h.Ports), func(p ReservedPort) bool { return p.Port == r.Front.Port() && p.Protocol == r.Protocol })
+		server := slices.ContainsFunc(servers, func(s netip.AddrPort) bool { return s.Addr() == addr })
 		inPods := slices.ContainsFunc(h.Nodes, func(n NodeHolding) bool {
 			return (n.Name == "n1" || !own && r.Kind == ExternalIP) && slices.ContainsFunc(n.PodRanges, func(p netip.Prefix) bool { return in(p) && !tooWide(p) })
 		})
 		if cluster[addr] || slices.ContainsFunc(h.ServiceRanges, in) || !own && (server || slices.Contains(h.Host.NextHops, addr)) ||
-			own && reserved || inPods {
+			own && reserved(r.Front.Port(), r.Protocol) || inPods {
 			t.Errorf("%s has %s, which is another's\n%s", r.Service, r.Key(), &h)
 		}
 	}

@@ -72,7 +72,7 @@ func sortProblems(problems []Problem) {
 // built is one Service's part of the Table.
 type built struct {
 	routes   []Route // sorted
-	claims   []claim // claims to the routes' fronts, in the same order
+	claims   []claim // claims to the routes' fronts, in the same order, then those of the health check
 	health   *HealthCheck
 	problems []Problem
 }
@@ -135,12 +135,12 @@ func buildService(object *v1.Service, list []*discovery.EndpointSlice, node Node
 			s.buildPort(port, int32(i), clusterIP)
 		}
 	}
-	s.buildHealth()
 	s.mergeFronts()
 	s.out.routes, s.out.claims = make([]Route, len(s.offers)), make([]claim, len(s.offers))
 	for i := range s.offers {
 		s.out.routes[i], s.out.claims[i] = s.offers[i].Route, s.offers[i].claim
 	}
+	s.buildHealth()
 	sortProblems(s.out.problems)
 	s.out.problems = slices.Compact(s.out.problems) // otherwise one per port and family
 	return s.out
@@ -358,7 +358,7 @@ func comparePrefix(a, b netip.Prefix) int {
 	return cmp.Or(a.Addr().Compare(b.Addr()), cmp.Compare(a.Bits(), b.Bits()))
 }
 
-// buildHealth adds the health check node port. Its count is the number of ready endpoints on this node, whatever their
+// buildHealth adds the health check node port, after all routes. Its count is the number of ready endpoints on this node, whatever their
 // port. An endpoint with two families counts once: the family with more endpoints decides.
 func (s *service) buildHealth() {
 	if s.Spec.Type != v1.ServiceTypeLoadBalancer || !s.externalLocal() {
@@ -369,6 +369,15 @@ func (s *service) buildHealth() {
 		s.problem("Service spec.healthCheckNodePort", "%d must be from 1 to 65535 with externalTrafficPolicy Local", port)
 		return
 	}
+	var claims [2]claim
+	for i, all := range [...]netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()} {
+		claims[i] = claim{front: keyOf(v1.ProtocolTCP, netip.AddrPortFrom(all, uint16(port))), index: healthCheck, rank: rankOf(NodePort)}
+		if slices.ContainsFunc(s.out.claims, func(c claim) bool { return c.front == claims[i].front }) {
+			s.problem("Service spec.healthCheckNodePort", "%d is a node port of the same Service: want another port", port)
+			return
+		}
+	}
+	s.out.claims = append(s.out.claims, claims[:]...)
 	local := map[bool]map[netip.Addr]bool{true: {}, false: {}}
 	for key, endpoints := range s.endpoints {
 		for _, e := range endpoints {

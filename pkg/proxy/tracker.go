@@ -219,7 +219,11 @@ func (t *Tracker) Update() (names, touched []ServiceName) {
 	for _, u := range now {
 		touched = append(touched, u.by.name)
 		if len(u.by.denied) > 0 {
-			u.routes = slices.DeleteFunc(u.routes, func(r Route) bool { _, denied := u.by.denied[r.Key()]; return denied })
+			denied := func(front FrontKey) bool { _, is := u.by.denied[front]; return is }
+			u.routes = slices.DeleteFunc(u.routes, func(r Route) bool { return denied(r.Key()) })
+			if slices.ContainsFunc(u.claims, func(c claim) bool { return c.health() && denied(c.front) }) {
+				u.health = nil
+			}
 		}
 		if !t.same(u) {
 			changed = append(changed, u)

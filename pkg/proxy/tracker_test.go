@@ -35,11 +35,11 @@ func (w *world) service(name ServiceName) *v1.Service {
 	i := w.rand.IntN(5)
 	s := &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: name.Namespace, Name: name.Name}}
 	s.Spec.ClusterIP = fmt.Sprintf("10.96.0.%d", 1+w.rand.IntN(9))
-	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: []int32{30000, 30001, 30002, 80, 10250}[i]}, {Name: "b", Port: []int32{0, 1, 2, 4789}[w.rand.IntN(4)], Protocol: v1.ProtocolUDP}}
+	s.Spec.Ports = []v1.ServicePort{{Name: "a", Port: 80, NodePort: []int32{30000, 30001, 8080, 80, 10250}[i]}, {Name: "b", Port: []int32{0, 1, 2, 4789}[w.rand.IntN(4)], Protocol: v1.ProtocolUDP}}
 	s.Spec.Type = []v1.ServiceType{v1.ServiceTypeClusterIP, v1.ServiceTypeNodePort, v1.ServiceTypeLoadBalancer, v1.ServiceTypeExternalName}[w.rand.IntN(4)]
 	if w.maybe(2) {
 		s.Spec.ExternalTrafficPolicy = v1.ServiceExternalTrafficPolicyLocal
-		s.Spec.HealthCheckNodePort = int32(32000 + i)
+		s.Spec.HealthCheckNodePort = []int32{32000, 32001, 8080, 10256, 30000}[w.rand.IntN(5)]
 	}
 	if w.maybe(5) {
 		s.Labels = map[string]string{labelProxyName: "x"}

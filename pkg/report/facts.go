@@ -14,6 +14,8 @@ type Facts struct {
 	Balancers string  `json:"balancers,omitempty"`
 	Routes    bool    `json:"routes,omitempty"` // it maintains routes to all Nodes with ranges, so that Pods are all there are
 	Serving   Serving `json:"serving,omitzero"`
+	// Listen are the TCP addresses where the proxy itself serves healthz and metrics. Pods' hostPorts must leave them free. None: unknown.
+	Listen []netip.AddrPort `json:"listen,omitempty"`
 }
 
 // Serving is how the proxy serves Services on its host, for doctor. Each value is followed by its source.
@@ -37,7 +39,7 @@ func FactsOfHost(windows bool) (FactsFile, error) {
 
 // Write replaces all Facts atomically; zero Facts remove the file. Idempotent.
 func (f FactsFile) Write(facts Facts) error {
-	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods)+len(facts.Balancers) == 0 && !facts.Routes && facts.Serving == Serving{}); err != nil {
+	if err := write(string(f), facts, len(facts.Services)+len(facts.Pods)+len(facts.Balancers)+len(facts.Listen) == 0 && !facts.Routes && facts.Serving == Serving{}); err != nil {
 		return fmt.Errorf("cannot report cluster settings to the kubelet: %w", err)
 	}
 	return nil

@@ -35,12 +35,12 @@ func TestFile(t *testing.T) {
 func TestFacts(t *testing.T) {
 	f := FactsFile(filepath.Join(t.TempDir(), "deep", "facts"))
 	want := Facts{Services: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12"), netip.MustParsePrefix("fd00::/108")}, Pods: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/22")}}
-	for _, facts := range []Facts{{}, want, want, {Pods: want.Pods}, {Balancers: "cbr0"}, {}} {
+	for _, facts := range []Facts{{}, want, want, {Pods: want.Pods}, {Balancers: "cbr0"}, {Listen: []netip.AddrPort{netip.MustParseAddrPort("0.0.0.0:10256")}}, {}} {
 		if err := f.Write(facts); err != nil {
 			t.Fatal(err)
 		}
 		got, err := f.Read()
-		if err != nil || !slices.Equal(got.Services, facts.Services) || !slices.Equal(got.Pods, facts.Pods) || got.Balancers != facts.Balancers {
+		if err != nil || !slices.Equal(got.Services, facts.Services) || !slices.Equal(got.Pods, facts.Pods) || got.Balancers != facts.Balancers || !slices.Equal(got.Listen, facts.Listen) {
 			t.Errorf("read %+v, %v; written %+v", got, err, facts)
 		}
 	}

@@ -45,11 +45,18 @@ var subresources = map[string][]string{
 	"statusz":     {"statusz"},
 }
 
+// intoPods are the first segments of paths that run commands in pods or connect to them. They need the verb "create" with every method: a
+// WebSocket starts with GET, and whoever may read must not execute. (Upstream's kubelet asks for "get" then.)
+var intoPods = map[string]bool{"attach": true, "exec": true, "portForward": true, "run": true}
+
 // attributes maps a request to the permission that it needs on this node: verb, and one of subs. It is pure.
 func attributes(method, path string) (verb string, subs []string) {
 	first, _, _ := strings.Cut(strings.TrimPrefix(path, "/"), "/")
 	if subs = subresources[first]; subs == nil || !strings.HasPrefix(path, "/") {
 		subs = []string{"proxy"}
+	}
+	if intoPods[first] && strings.HasPrefix(path, "/") {
+		return "create", subs
 	}
 	return verbs[method], subs
 }

@@ -2,6 +2,7 @@ package server
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -44,6 +45,7 @@ var dialects = []struct {
 
 // session is one command of a client.
 type session struct {
+	who            string // "": root
 	path           string // exec/default/web/main
 	command        []string
 	stdin          io.Reader
@@ -63,7 +65,7 @@ func (s session) url(r *rig) *url.URL {
 }
 
 func (s session) run(ctx context.Context, r *rig, dialect int) error {
-	executor, err := dialects[dialect].executor(r.as("root"), s.url(r))
+	executor, err := dialects[dialect].executor(r.as(cmp.Or(s.who, "root")), s.url(r))
 	if err != nil {
 		return err
 	}
@@ -90,6 +92,27 @@ func TestExec(t *testing.T) {
 		}
 		if err := (session{path: "exec/default/web/uid-web/main", command: []string{"nostreams"}, stdout: &out}).run(t.Context(), r, dialect); err != nil {
 			t.Errorf("with UID: %v", err)
+		}
+	})
+}
+
+// TestExecNeedsCreate: the right to get nodes/proxy does not allow commands, also not over a WebSocket, which starts with GET. The right to
+// create it does, with every protocol.
+func TestExecNeedsCreate(t *testing.T) {
+	each(t, func(t *testing.T, r *rig, dialect int) {
+		for _, verb := range []string{"get", "create"} {
+			r.api.tokens[verb+"-token"], r.api.rules[verb] = verb, []string{verb + " proxy"}
+			for _, path := range []string{"exec/default/web/main", "attach/default/web/main"} {
+				var out bytes.Buffer
+				one := session{who: "token:" + verb + "-token", path: path, stdout: &out}
+				if strings.HasPrefix(path, "exec") {
+					one.command = []string{"both"}
+				}
+				err := one.run(t.Context(), r, dialect)
+				if allowed := verb == "create"; allowed && (err != nil || out.Len() == 0) || !allowed && (err == nil || out.Len() > 0) {
+					t.Errorf("%s with the right to %s nodes/proxy: %v, %q", path, verb, err, out.String())
+				}
+			}
 		}
 	})
 }
@@ -248,7 +271,7 @@ func TestExec100(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if n := strings.Count(r.api.log(), "root get proxy"); n != 1 {
+	if n := strings.Count(r.api.log(), "root create proxy"); n != 1 {
 		t.Errorf("the API server was asked %d times for the same permission", n)
 	}
 }

@@ -44,6 +44,8 @@ func TestParse(t *testing.T) {
 		{map[string]string{"FOCUS": "("}, "FOCUS: \"(\" is not a regular expression: error parsing regexp: missing closing ): `(`"},
 		{map[string]string{"WIDE": "1", "NODES": "3", "PROXY_MODE": "connect"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial, PROXY_MODE=connect; 8 processes, 3 nodes"},
 		{map[string]string{"WIDE": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, not Serial; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-network", "WIDE": "1", "DUAL_STACK": "1"}, "tests beyond Conformance of sig-network, not Serial, DUAL_STACK=1; 8 processes, 2 nodes"},
+		{map[string]string{"DUAL_STACK": "yes"}, `DUAL_STACK: got "yes", want 1 or nothing`},
 		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, Serial; 8 processes, 2 nodes"},
 		{map[string]string{"WIDE": "1", "SUBSET": "1"}, "WIDE=1 cannot be combined with ALL or SUBSET: leave them out"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
@@ -77,6 +79,12 @@ func TestWideLeavesOut(t *testing.T) {
 		o := options{wide: true, serial: strings.Contains(name, "[Serial]"), sigs: []string{sigOf(name)}}
 		if got := o.matches(name); got == out {
 			t.Errorf("%s: selected %t, want %t", name, got, !out)
+		}
+	}
+	const both = "[sig-network] [Feature:IPv6DualStack] should have ipv4 and ipv6 internal node ip"
+	for _, dual := range []bool{false, true} {
+		if got := (options{wide: true, dual: dual, sigs: []string{"sig-network"}}).matches(both); got != dual {
+			t.Errorf("%s: selected %t with DUAL_STACK %t", both, got, dual)
 		}
 	}
 }

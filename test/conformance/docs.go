@@ -32,6 +32,7 @@ a real control plane, and two nodes with a Docker engine each.
     make conformance ALL=1 FOCUS='InPlace'            also tests that are not marked Conformance
     make conformance WIDE=1                           the tests beyond Conformance that this cluster can run; with SERIAL=1 the Serial ones
     make conformance NETWORK_MODE=overlay             another mode of the pod network; also cni
+    make conformance WIDE=1 DUAL_STACK=1              a cluster with addresses of both families, and the tests that need one
     make conformance STORAGE=csi                      the tests of provisioned volumes, on a cluster with a CSI driver
     make conformance ENGINE=29                        Docker 29 with containerd's image store; also 29-overlay2, 28 and 25
     make conformance ENGINE_API=1.24                  an engine that speaks API 1.24 at most; also 1.41 (at most) and min1.44 (at least)
@@ -247,6 +248,8 @@ func engineTitle(name string) string {
 			modes += ", --network-mode=" + value
 		case storageMark:
 			modes += ", volumes provisioned by a CSI driver"
+		case dualMark:
+			modes += ", addresses of both families"
 		case proxyMark:
 			modes += ", --proxy-mode=" + value
 		}

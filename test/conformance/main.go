@@ -37,6 +37,7 @@ From the environment:
               that need no cloud, feature gate, driver or privileged pod
   SUBSET      1: a selection that takes a few minutes
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
+  DUAL_STACK  1: a cluster whose nodes, pods and Services have addresses of both families
   PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
   ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2; default: Debian's
   RUNTIME     default runtime of the engines: crun; default: runc
@@ -56,6 +57,7 @@ type options struct {
 	all         bool
 	wide        bool
 	subset      bool
+	dual        bool   // addresses of both families
 	network     string // --network-mode; "": host-gateway
 	proxy       string // --proxy-mode of proxies; "": the default
 	storage     string // what provisions volumes, see lab.CheckStorage; "": nothing
@@ -102,7 +104,7 @@ func parse(getenv func(string) string) (options, error) {
 		}
 		*number.to = n
 	}
-	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "WIDE": &o.wide, "SUBSET": &o.subset} {
+	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "WIDE": &o.wide, "SUBSET": &o.subset, "DUAL_STACK": &o.dual} {
 		switch value := getenv(name); value {
 		case "", "0":
 		case "1":

@@ -137,7 +137,7 @@ func (o options) includes(name string) bool {
 	case o.storage != "":
 		return ofStorage.MatchString(name)
 	case o.wide:
-		return !leftOut(name)
+		return !leftOut(name, o.dual)
 	}
 	return o.all || strings.Contains(name, "[Conformance]")
 }
@@ -177,6 +177,9 @@ func (o options) describe() string {
 	if o.storage != "" {
 		words = append(words, storageMark+o.storage)
 	}
+	if o.dual {
+		words = append(words, dualMark+"1")
+	}
 	if o.release != "" {
 		words = append(words, releaseMark+o.release)
 	}
@@ -189,11 +192,11 @@ func (o options) describe() string {
 	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
 }
 
-// Marks of a network mode, a proxy mode, an engine release or a runtime in place of an engine API.
-const networkMark, proxyMark, releaseMark, runtimeMark = "NETWORK_MODE=", "PROXY_MODE=", "ENGINE=", "RUNTIME="
+// Marks of a network mode, a proxy mode, an engine release, a runtime or two families in place of an engine API.
+const networkMark, proxyMark, releaseMark, runtimeMark, dualMark = "NETWORK_MODE=", "PROXY_MODE=", "ENGINE=", "RUNTIME=", "DUAL_STACK="
 
 // around describes the nodes' environment if it is not the default: the engine's API, otherwise its release, the runtime, the
-// network mode and the proxy mode. Results are recorded separately for each.
+// network mode, the proxy mode and the families. Results are recorded separately for each.
 func (o options) around() string {
 	if o.engine != "" {
 		return o.engine
@@ -213,6 +216,9 @@ func (o options) around() string {
 	}
 	if o.storage != "" {
 		words = append(words, storageMark+o.storage)
+	}
+	if o.dual {
+		words = append(words, dualMark+"1")
 	}
 	return strings.Join(words, " ")
 }

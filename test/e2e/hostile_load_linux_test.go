@@ -160,8 +160,31 @@ func (s *space) fewPorts(node *lab.Host, n int) {
 	s.Cleanup(func() { set(strings.Join(strings.Fields(before), " ")) })
 }
 
-// TestHostileUDPPorts: spoofed clients flood four UDP Services. The host's own programs still get ports, and other
-// clients are served.
+// udpServer answers each UDP packet at a host's own address with the same packet until the test ends, as an NTP server
+// answers one with one.
+func (s *space) udpServer(host *lab.Host) (addr string) {
+	s.Helper()
+	var socket net.PacketConn
+	s.must(within(host, func() (err error) {
+		socket, err = net.ListenPacket("udp4", netip.AddrPortFrom(host.Addr, 0).String())
+		return err
+	}))
+	s.Cleanup(func() { _ = socket.Close() })
+	go func() {
+		packet := make([]byte, 64)
+		for {
+			n, from, err := socket.ReadFrom(packet)
+			if err != nil {
+				return // closed
+			}
+			_, _ = socket.WriteTo(packet[:n], from)
+		}
+	}()
+	return socket.LocalAddr().String()
+}
+
+// TestHostileUDPPorts: spoofed clients flood four UDP Services. The host's own programs still get ports, for DNS and for
+// questions such as NTP's, and other clients are served.
 func TestHostileUDPPorts(t *testing.T) {
 	s := newSpace(t)
 	near := cluster.Nodes[0]
@@ -203,6 +226,8 @@ func TestHostileUDPPorts(t *testing.T) {
 	v := s.victims()
 	v.resolves("the host's own DNS", near, dns.Items[0].Status.PodIP, "udp")
 	v.resolves("DNS by its Service", near, lab.DNSAddress, "udp")
+	server := s.udpServer(cluster.Control)
+	v.ask("the host's own NTP", near, func() error { return echoes(server) })
 	v.ask("another client", cluster.Control, func() error { return echoes(fronts[0].String()) })
 	v.rounds(3)
 	s.acceptsSpoofed(near)

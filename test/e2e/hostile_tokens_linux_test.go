@@ -87,7 +87,7 @@ func TestHostileTokens(t *testing.T) {
 	base := "https://" + net.JoinHostPort(near.Addr.String(), "10250")
 	s.create(s.pod("web", near, "serve", "8080"))
 	s.ready("web")
-	reader, late := s.portClient(cluster.Control, s.account("metrics", near.Name)), s.portClient(cluster.Control, s.account("stats", near.Name))
+	reader, late := s.portClient(cluster.Control, s.account("get metrics", near.Name)), s.portClient(cluster.Control, s.account("get stats", near.Name))
 	v := s.victims()
 	v.ask("logs through the API server", nil, func() error {
 		ctx, cancel := context.WithTimeout(v.ctx, 20*time.Second)

@@ -25,15 +25,16 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
-// portRights maps sub-resources of nodes to the paths of the kubelet's port that "get" on them allows.
+// portRights maps a verb and a sub-resource of nodes to the paths of the kubelet's port that may then be read with GET.
 var portRights = map[string][]string{
-	"metrics": {"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"},
-	"stats":   {"/stats/summary"},
-	"log":     {"/logs/"},
-	"healthz": {"/healthz"},
-	"pods":    {"/pods", "/runningpods/"},
-	"configz": {"/configz"},
-	"proxy":   {"/healthz", "/pods", "/runningpods/", "/configz", "/exec/a/b/c", "/attach/a/b/c", "/portForward/a/b", "/containerLogs/a/b/c", "/debug/pods", "/debug/pprof/cmdline", "/unknown"},
+	"get metrics":  {"/metrics", "/metrics/cadvisor", "/metrics/probes", "/metrics/resource"},
+	"get stats":    {"/stats/summary"},
+	"get log":      {"/logs/"},
+	"get healthz":  {"/healthz"},
+	"get pods":     {"/pods", "/runningpods/"},
+	"get configz":  {"/configz"},
+	"get proxy":    {"/healthz", "/pods", "/runningpods/", "/configz", "/containerLogs/a/b/c", "/debug/pods", "/debug/pprof/cmdline", "/unknown"},
+	"create proxy": {"/exec/a/b/c", "/attach/a/b/c", "/portForward/a/b", "/run/a/b/c"},
 }
 
 // TestKubeletPort requests every path of a kubelet's port with every kind of credential. The API server decides about
@@ -89,7 +90,7 @@ func TestKubeletPort(t *testing.T) {
 		}
 	}
 	s.must(table.Flush())
-	t.Logf("GET by credential; the last %d each have the right to get nodes/NAME:\n%s", len(portRights), text.String())
+	t.Logf("GET by credential; the last %d each have that right to a sub-resource of nodes:\n%s", len(portRights), text.String())
 }
 
 func (s *space) kubeconfig(file string) *rest.Config {
@@ -118,12 +119,13 @@ func (s *space) portClient(node *lab.Host, config *rest.Config) *http.Client {
 	return client
 }
 
-// account creates a service account that may get this sub-resource of nodes ("": none), and waits until the API server
-// allows that: the kubelet caches its answers.
-func (s *space) account(sub, node string) *rest.Config {
+// account creates a service account with one right ("get stats": to get nodes/stats; "": none), and waits until the API
+// server allows that: the kubelet caches its answers.
+func (s *space) account(right, node string) *rest.Config {
 	s.Helper()
 	ctx := s.Context()
-	name := "may-" + cmp.Or(sub, "nothing")
+	verb, sub, _ := strings.Cut(right, " ")
+	name := "may-" + cmp.Or(strings.ReplaceAll(right, " ", "-"), "nothing")
 	_, err := client.CoreV1().ServiceAccounts(s.name).Create(ctx, &v1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Name: name}}, metav1.CreateOptions{})
 	s.must(err)
 	token, err := client.CoreV1().ServiceAccounts(s.name).CreateToken(ctx, name, &authenticationv1.TokenRequest{}, metav1.CreateOptions{})
@@ -134,7 +136,7 @@ func (s *space) account(sub, node string) *rest.Config {
 		return config
 	}
 	meta := metav1.ObjectMeta{Name: s.name + "-" + name}
-	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/" + sub}, Verbs: []string{"get"}}}}
+	role := &rbacv1.ClusterRole{ObjectMeta: meta, Rules: []rbacv1.PolicyRule{{APIGroups: []string{""}, Resources: []string{"nodes/" + sub}, Verbs: []string{verb}}}}
 	_, err = client.RbacV1().ClusterRoles().Create(ctx, role, metav1.CreateOptions{})
 	s.must(err)
 	s.Cleanup(func() {
@@ -150,7 +152,7 @@ func (s *space) account(sub, node string) *rest.Config {
 	s.must(err)
 	s.eventually(time.Minute, name, func(ctx context.Context) error {
 		review := &authorizationv1.SelfSubjectAccessReview{Spec: authorizationv1.SelfSubjectAccessReviewSpec{
-			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: "get", Version: "v1", Resource: "nodes", Subresource: sub, Name: node}}}
+			ResourceAttributes: &authorizationv1.ResourceAttributes{Verb: verb, Version: "v1", Resource: "nodes", Subresource: sub, Name: node}}}
 		answer, err := as.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 		if err == nil && !answer.Status.Allowed {
 			err = fmt.Errorf("not yet: %s", answer.Status.Reason)

@@ -121,8 +121,12 @@ func (e *Engine) Containers(ctx context.Context) ([]Container, error) {
 
 // Details is what an engine reports about one container.
 type Details struct {
-	HostConfig struct{ Runtime, PidMode string }
-	State      struct{ Pid int } // of its first process, on this machine; 0: not running
+	HostConfig struct {
+		Runtime, PidMode string
+		PublishAllPorts  bool
+	}
+	Config map[string]any    // as the engine has merged it with the image's
+	State  struct{ Pid int } // of its first process, on this machine; 0: not running
 	// NetworkSettings has the container's settings by network name.
 	NetworkSettings struct {
 		Networks map[string]struct{ IPAddress string }

@@ -254,7 +254,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	if err != nil {
 		klog.InfoS("Cannot watch the host's addresses; their changes are found by the periodic comparison", "every", s.config.Resync, "reason", err.Error())
 	}
-	facts := newSharedFacts(s.windows, s.ownBalancers(), s.served(addresses))
+	facts := newSharedFacts(s.windows, s.facts(addresses))
 	sys := newSystem()
 	merged := wake.New()
 	joinHints(ctx, &running, merged, hints)

@@ -115,6 +115,11 @@ func (o *options) why(facts host.Facts, mode routes.Mode) string {
 	return "the default of " + system
 }
 
+// facts returns what the configuration says of this proxy; on holds the addresses of Services.
+func (s *settings) facts(on relay.Addresses) report.Facts {
+	return report.Facts{Balancers: s.ownBalancers(), Serving: s.served(on), Listen: s.listens()}
+}
+
 // served returns how this proxy serves Services, for doctor.
 func (s *settings) served(on relay.Addresses) report.Serving {
 	out := report.Serving{BackEnd: s.backEnd, BackEndFrom: s.backEndFrom, Interface: s.serviceInterface, InterfaceFrom: envInterface}

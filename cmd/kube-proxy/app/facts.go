@@ -19,18 +19,18 @@ type sharedFacts struct {
 	file report.FactsFile // "": no file to write
 
 	mu      sync.Mutex
-	known   report.Facts // Balancers and Serving are set from the start
+	known   report.Facts // Balancers, Serving and Listen are set from the start
 	said    bool         // known.Services was read and logged
 	written bool         // the file is up to date
 }
 
-// newSharedFacts returns the facts of a proxy whose load balancers are on a network of HNS; "": it has none.
-func newSharedFacts(windows bool, balancers string, serving report.Serving) *sharedFacts {
+// newSharedFacts returns the facts of a proxy; known is what its configuration says.
+func newSharedFacts(windows bool, known report.Facts) *sharedFacts {
 	file, err := report.FactsOfHost(windows)
 	if err != nil {
 		klog.ErrorS(err, "Cannot report cluster settings to the kubelet; it uses Services only")
 	}
-	return &sharedFacts{Facts: routes.NewFacts(), file: file, known: report.Facts{Balancers: balancers, Serving: serving}}
+	return &sharedFacts{Facts: routes.NewFacts(), file: file, known: known}
 }
 
 // SetServices implements kubeproxy.Facts.

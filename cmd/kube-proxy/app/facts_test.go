@@ -1,6 +1,7 @@
 package app
 
 import (
+	"fmt"
 	"net/netip"
 	"path/filepath"
 	"slices"
@@ -58,13 +59,35 @@ func TestFactsOfRestart(t *testing.T) {
 func TestFactsOfBalancers(t *testing.T) {
 	file := report.FactsFile(filepath.Join(t.TempDir(), "facts"))
 	for _, network := range []string{"cbr0", ""} {
-		s := newSharedFacts(false, network, report.Serving{})
+		s := newSharedFacts(false, report.Facts{Balancers: network})
 		s.file = file
 		for _, services := range [][]netip.Prefix{nil, {netip.MustParsePrefix("10.96.0.0/12")}, nil} {
 			s.SetServices(services)
 			if got, err := file.Read(); err != nil || got.Balancers != network || !slices.Equal(got.Services, services) {
 				t.Errorf("%q: %+v, %v", network, got, err)
 			}
+		}
+	}
+}
+
+// TestFactsOfPorts: the kubelet learns where the proxy listens, which follows its flags; a server that is off is not
+// among them.
+func TestFactsOfPorts(t *testing.T) {
+	for args, want := range map[string]string{
+		"": "[0.0.0.0:10256 127.0.0.1:10249]",
+		"--healthz-bind-address=192.0.2.7:20256 --metrics-bind-address=127.0.0.1:20249": "[192.0.2.7:20256 127.0.0.1:20249]",
+		"--healthz-bind-address=": "[127.0.0.1:10249]",
+	} {
+		o, _ := mustParse(t, strings.Fields("--master=x "+args)...)
+		s, err := o.settings(linux)
+		if err != nil {
+			t.Fatal(err)
+		}
+		shared := newSharedFacts(false, s.facts(nil))
+		shared.file = report.FactsFile(filepath.Join(t.TempDir(), "facts"))
+		shared.SetServices(nil)
+		if got, err := shared.file.Read(); err != nil || fmt.Sprint(got.Listen) != want {
+			t.Errorf("%q: %v, %v; want %s", args, got.Listen, err, want)
 		}
 	}
 }

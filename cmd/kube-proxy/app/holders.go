@@ -22,12 +22,20 @@ func (s *settings) holders(server string) proxy.Holders {
 	if addr := serverAddress(server); addr.IsValid() {
 		h.APIServers = append(h.APIServers, addr)
 	}
-	for _, listen := range []netip.AddrPort{s.config.Healthz, s.config.Metrics} {
-		if listen.Port() != 0 {
-			h.Ports = append(h.Ports, proxy.ReservedPort{Port: listen.Port(), Protocol: v1.ProtocolTCP, Of: "the proxy"})
-		}
+	for _, listen := range s.listens() {
+		h.Ports = append(h.Ports, proxy.ReservedPort{Port: listen.Port(), Protocol: v1.ProtocolTCP, Of: "the proxy"})
 	}
 	return h
+}
+
+// listens returns the addresses of the proxy's own servers.
+func (s *settings) listens() (out []netip.AddrPort) {
+	for _, listen := range []netip.AddrPort{s.config.Healthz, s.config.Metrics} {
+		if listen.Port() != 0 {
+			out = append(out, listen)
+		}
+	}
+	return out
 }
 
 // serverAddress returns the API server's address if the URL's host is an IP address. A name may resolve to others at
