@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strconv"
@@ -282,11 +283,24 @@ func Examine(ctx context.Context, s *Symptoms, run command.Runner) {
 		}
 		return
 	}
-	text, err := os.ReadFile("/proc/cgroups")
-	if err != nil {
+	var err error
+	if s.Controllers, err = controllersOf(os.DirFS("/")); err != nil {
 		s.Unread = append(s.Unread, "the cgroup controllers: "+err.Error())
 	}
-	s.Controllers = parseControllers(string(text))
+}
+
+// controllersOf reads the kernel's enabled cgroup controllers. root is the host's root directory. On a host with cgroup v2 they are not all in
+// /proc/cgroups: a kernel without CONFIG_MEMCG_V1 or CONFIG_CPUSETS_V1 omits memory and cpuset there.
+func controllersOf(root fs.FS) ([]string, error) {
+	text, err := fs.ReadFile(root, "sys/fs/cgroup/cgroup.controllers")
+	if err == nil {
+		return strings.Fields(string(text)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	text, err = fs.ReadFile(root, "proc/cgroups")
+	return parseControllers(string(text)), err
 }
 
 // parseService reads the state in `sc.exe query NAME`: a line with a number and the state's name, which are the same in every language.

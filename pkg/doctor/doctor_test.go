@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
@@ -148,6 +149,27 @@ func TestParse(t *testing.T) {
 		if got := older(version, oldestDocker); got != want {
 			t.Errorf("%q is older: %v", version, got)
 		}
+	}
+}
+
+// TestControllers: a host with cgroup v2 has the controllers that its hierarchy lists, whatever is in /proc/cgroups.
+func TestControllers(t *testing.T) {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	legacy := file("#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t0\t9\t1\npids\t0\t2\t1\n")
+	for name, test := range map[string]struct {
+		files fstest.MapFS
+		want  string
+	}{
+		"v2, a kernel without CONFIG_MEMCG_V1": {fstest.MapFS{"proc/cgroups": legacy, "sys/fs/cgroup/cgroup.controllers": file("cpuset cpu io memory pids\n")}, "cpuset cpu io memory pids"},
+		"v2, memory disabled at boot":          {fstest.MapFS{"proc/cgroups": legacy, "sys/fs/cgroup/cgroup.controllers": file("cpu pids\n")}, "cpu pids"},
+		"v1":                                   {fstest.MapFS{"proc/cgroups": legacy, "sys/fs/cgroup/unified/cgroup.controllers": file("\n")}, "cpu pids"},
+	} {
+		if got, err := controllersOf(test.files); err != nil || strings.Join(got, " ") != test.want {
+			t.Errorf("%s: controllers %q, %v; want %q", name, got, err, test.want)
+		}
+	}
+	if got, err := controllersOf(fstest.MapFS{}); err == nil {
+		t.Errorf("no cgroups: %q without an error", got)
 	}
 }
 
