@@ -1,0 +1,43 @@
+package app
+
+import (
+	"net"
+	"net/http"
+	"net/netip"
+	"path/filepath"
+	"testing"
+
+	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/network"
+	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
+	"github.com/winkube/winkube/pkg/pod"
+)
+
+// fakeEngine serves a simulated engine and returns its address.
+func fakeEngine(t *testing.T, opts dockertest.Options) string {
+	t.Helper()
+	socket := filepath.Join(t.TempDir(), "docker.sock")
+	listener, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: dockertest.New(opts)}
+	go func() { _ = server.Serve(listener) }()
+	t.Cleanup(func() { _ = server.Close() })
+	return "unix://" + socket
+}
+
+// TestDoctorPlansForRelease: `kubelet network doctor` plans for the engine's release as the kubelet does, also if its version is no number.
+func TestDoctorPlansForRelease(t *testing.T) {
+	for _, version := range []string{"29.1.0", "dev", "library-import"} {
+		o := &doctorOptions{endpoint: fakeEngine(t, dockertest.Options{Version: version, APIVersion: "1.51"}), podCIDRs: []string{"10.244.1.0/24"}}
+		s := netdoctor.Symptoms{Config: network.Config{Mode: network.HostGateway, Platform: pod.Platform{OS: "linux", Arch: "amd64", SharedNetwork: true}, NodeIPs: []netip.Addr{netip.MustParseAddr("192.168.1.5")}}}
+		if err := o.plan(t.Context(), &s, host.Facts{Hostname: "node1"}); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.State.Network.Options["com.docker.network.bridge.gateway_mode_ipv4"]; got != "nat-unprotected" {
+			t.Errorf("engine %s with API 1.51: the plan has gateway mode %q; want that of release 28 and later", version, got)
+		}
+	}
+}
