@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
+	"github.com/winkube/winkube/pkg/doctor"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/network"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
@@ -38,6 +39,31 @@ func TestDoctorPlansForRelease(t *testing.T) {
 		}
 		if got := s.State.Network.Options["com.docker.network.bridge.gateway_mode_ipv4"]; got != "nat-unprotected" {
 			t.Errorf("engine %s with API 1.51: the plan has gateway mode %q; want that of release 28 and later", version, got)
+		}
+	}
+}
+
+// TestDoctorDisks: where containerd keeps the images, its disk is checked beside the engine's.
+func TestDoctorDisks(t *testing.T) {
+	for _, test := range []struct {
+		engine, images string
+		want           []doctor.Disk
+	}{
+		{"", "", []doctor.Disk{{What: "the agent's directory", Path: "/var/lib/kubelet"}}},
+		{"/var/lib/docker", "/var/lib/docker", []doctor.Disk{{What: "the agent's directory", Path: "/var/lib/kubelet"}, {What: "the engine's images and containers", Path: "/var/lib/docker"}}},
+		{"/var/lib/docker", "/data/containerd", []doctor.Disk{
+			{What: "the agent's directory", Path: "/var/lib/kubelet"}, {What: "the engine's logs and volumes", Path: "/var/lib/docker"}, {What: "containerd's images and containers", Path: "/data/containerd"},
+		}},
+	} {
+		got := disks("/var/lib/kubelet", test.engine, test.images)
+		if len(got) != len(test.want) {
+			t.Errorf("%+v: got %+v", test, got)
+			continue
+		}
+		for i := range got {
+			if got[i] != test.want[i] {
+				t.Errorf("disk %d of %+v is %+v", i, test, got[i])
+			}
 		}
 	}
 }

@@ -116,10 +116,11 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 			s.InfraErr = errors.New("no such image")
 		}
 	}
-	for _, d := range []doctor.Disk{{What: "the agent's directory", Path: o.rootDir}, {What: "the engine's images and containers", Path: s.Engine.Root}} {
-		if d.Path == "" {
-			continue
-		}
+	images, err := engine.Usage.ImageRoot(ctx)
+	if err != nil && s.EngineErr == nil {
+		s.Unread = append(s.Unread, "where the engine keeps images: "+err.Error())
+	}
+	for _, d := range disks(o.rootDir, s.Engine.Root, images) {
 		if d.Disk, err = host.DiskUsage(existing(d.Path)); err != nil {
 			s.Unread = append(s.Unread, err.Error())
 			continue
@@ -153,6 +154,18 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		s.Network = append(s.Network, other)
 	}
 	return s, nil
+}
+
+// disks are the places whose disks are checked: the agent's, the engine's, and that of the images where containerd keeps them. "": unknown.
+func disks(agent, engine, images string) []doctor.Disk {
+	places := []doctor.Disk{{What: "the agent's directory", Path: agent}}
+	switch {
+	case engine == "":
+		return places
+	case images == "" || images == engine:
+		return append(places, doctor.Disk{What: "the engine's images and containers", Path: engine})
+	}
+	return append(places, doctor.Disk{What: "the engine's logs and volumes", Path: engine}, doctor.Disk{What: "containerd's images and containers", Path: images})
 }
 
 // lookForOtherProxy looks for rules of another kube-proxy. On Windows only the running proxy's report says which load

@@ -30,6 +30,7 @@ type Options struct {
 	LiveRestore   bool
 	// Snapshotter is the one of containerd's image store, such as overlayfs; "": images are in the graph driver overlay2.
 	Snapshotter string
+	Containerd  string // address that the engine reports; "": none
 	// NoSysResource makes starts with an OOM score below 0 fail, as on a host whose engine lacks CAP_SYS_RESOURCE.
 	NoSysResource bool
 	// Program returns the function that runs argv; nil: no such executable. Without it every command waits to be stopped.
@@ -242,6 +243,9 @@ func (e systemAPI) info(w http.ResponseWriter) {
 	}
 	if e.opts.Snapshotter != "" {
 		info["Driver"], info["DriverStatus"] = e.opts.Snapshotter, [][2]string{{"driver-type", "io.containerd.snapshotter.v1"}}
+	}
+	if e.opts.Containerd != "" {
+		info["Containerd"] = map[string]any{"Address": e.opts.Containerd}
 	}
 	answer(w, http.StatusOK, info)
 }

@@ -23,7 +23,8 @@ type Info struct {
 	Architecture    string // as the engine says: x86_64
 	Root            string // where images and containers are stored
 	StorageDriver   string
-	Snapshots       bool // images and containers are in containerd's store
+	Snapshots       bool   // images and containers are in containerd's store
+	Containerd      string // its socket; "" if the engine does not report it
 	LoggingDriver   string
 	CgroupDriver    string // cgroupfs or systemd; "" on Windows
 	CgroupVersion   string // 1 or 2; "" if the engine does not report it (then it is 1) and on Windows
@@ -54,6 +55,9 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 			Architecture: info.Architecture, Root: info.DockerRootDir, StorageDriver: info.Driver, LoggingDriver: info.LoggingDriver,
 			CgroupDriver: info.CgroupDriver, CgroupVersion: info.CgroupVersion, Isolation: string(info.Isolation), LiveRestore: info.LiveRestoreEnabled,
 			CPUs: info.NCPU, MemoryTotal: info.MemTotal, SecurityOptions: info.SecurityOptions,
+		}
+		if info.Containerd != nil {
+			out.Containerd = info.Containerd.Address
 		}
 		out.Snapshots = slices.ContainsFunc(info.DriverStatus, func(pair [2]string) bool {
 			return pair[0] == "driver-type" && strings.HasPrefix(pair[1], "io.containerd.snapshotter.")
