@@ -80,10 +80,11 @@ func (k *Kind) grow(ctx context.Context, v volume.Volume, d described, at place,
 	case !due:
 		size = has
 	}
-	called, err := k.expand(ctx, v, d, at, driver, pv, size)
+	e := expansion{kind: k, v: v, d: d, claim: claim, due: due}
+	called, err := e.expand(ctx, at, driver, pv, size)
 	switch {
 	case err != nil && called:
-		return k.notGrown(ctx, v, d, claim, due && known.failed(size, err), due, err)
+		return e.failed(ctx, due && known.failed(size, err), err)
 	case err != nil || !called:
 		return err
 	}
@@ -101,8 +102,18 @@ func (k *Kind) grow(ctx context.Context, v volume.Volume, d described, at place,
 	return k.parts.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
 }
 
-// expand has the driver expand the volume on this node to size. called: the driver was called, and the error is its own.
-func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at place, driver csi.Driver, pv *v1.PersistentVolume, size resource.Quantity) (called bool, err error) {
+// expansion is that of a volume on this node.
+type expansion struct {
+	kind  *Kind
+	v     volume.Volume
+	d     described
+	claim *v1.PersistentVolumeClaim
+	due   bool // this node is the one that writes the claim's status
+}
+
+// expand has the driver expand the volume to size. called: the driver was called, and the error is its own.
+func (e expansion) expand(ctx context.Context, at place, driver csi.Driver, pv *v1.PersistentVolume, size resource.Quantity) (called bool, err error) {
+	k, v, d := e.kind, e.v, e.d
 	secrets, err := k.secret(ctx, "NodeExpandSecretRef", pv.Spec.CSI.NodeExpandSecretRef)
 	if err != nil {
 		return false, err
@@ -129,15 +140,15 @@ func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at plac
 	return true, err
 }
 
-// notGrown reports that the driver could not expand a volume, and returns the error. due: this node is the one that writes the claim's status.
-// again: the same size has failed here before.
-func (k *Kind) notGrown(ctx context.Context, v volume.Volume, d described, claim *v1.PersistentVolumeClaim, again, due bool, cause error) error {
+// failed reports that the driver could not expand the volume, and returns the error. again: the same size has failed here before.
+func (e expansion) failed(ctx context.Context, again bool, cause error) error {
+	k, v, claim := e.kind, e.v, e.claim
 	err := fmt.Errorf("Expander.NodeExpand failed to expand the volume : %w", cause) //nolint:staticcheck // upstream's words
 	if status.Code(cause) != codes.FailedPrecondition {                              // the driver only expands volumes that are not in use
-		message := fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", d.spec, err)
+		message := fmt.Sprintf("NodeExpandVolume.NodeExpandVolume failed for volume %q : %v", e.d.spec, err)
 		k.parts.Events.PodEvent(v.Pod.Namespace, v.Pod.Name, string(v.Pod.UID), v1.EventTypeWarning, "VolumeResizeFailed", message)
 	}
-	if !due || !final(cause) {
+	if !e.due || !final(cause) {
 		return err
 	}
 	patch, wrong := notGrownPatch(claim, err, infeasible(cause) || again && shrunk(claim), k.parts.Clock.Now())

@@ -59,7 +59,7 @@ func (k *Kind) attached(ctx context.Context, uid types.UID, d described) (map[st
 			done, err := isAttached(object)
 			if err != nil {
 				if exhausted(object, k.parts.Objects.KnownCSIDriver(d.driver)) {
-					k.refreshSoon(d.driver)
+					refreshSoon(k, d.driver)
 				}
 				return nil, err
 			}
@@ -106,7 +106,7 @@ func exhausted(object *storagev1.VolumeAttachment, driver *storagev1.CSIDriver) 
 }
 
 // refreshSoon has the driver asked how many volumes this node can have, so that the scheduler sends no more pods here. The pod does not wait for that.
-func (k *Kind) refreshSoon(driver string) {
+func refreshSoon(k *Kind, driver string) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if k.full[driver] {
