@@ -213,6 +213,7 @@ func (h nodeHost) Addresses() ([]netip.Addr, error) { return h.addresses, nil }
 type nodeEngine struct {
 	engine   *docker.Engine
 	records  *credential.Records
+	faults   *engineFaults
 	platform pod.Platform
 }
 

@@ -4,7 +4,9 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
@@ -65,5 +67,21 @@ func TestDoctorDisks(t *testing.T) {
 				t.Errorf("disk %d of %+v is %+v", i, test, got[i])
 			}
 		}
+	}
+}
+
+// TestDoctorCgroupDriver: the doctor reads the kubelet's configuration as the kubelet does.
+func TestDoctorCgroupDriver(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "config.yaml")
+	if err := os.WriteFile(file, []byte("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupDriver: systemd\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{file: "systemd", "": ""} {
+		if got, err := cgroupDriver(name, "linux"); err != nil || got != want {
+			t.Errorf("file %q: driver %q, %v, want %q", name, got, err, want)
+		}
+	}
+	if _, err := cgroupDriver(file+"x", "linux"); err == nil || !strings.Contains(err.Error(), file+"x") {
+		t.Errorf("a missing file: %v", err)
 	}
 }

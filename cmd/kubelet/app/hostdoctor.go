@@ -36,6 +36,7 @@ import (
 type hostDoctorOptions struct {
 	doctorOptions
 	kubeconfig, rootDir, infraImage string
+	config                          string
 	file, recordImage               string // of a recording
 	clusterDNS                      []string
 	clusterDomain                   string
@@ -77,6 +78,7 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 func (o *hostDoctorOptions) add(fs *pflag.FlagSet) {
 	o.doctorOptions.add(fs)
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` by which the API server is asked for its clock and version, and for pods of another proxy")
+	fs.StringVar(&o.config, "config", "", "as of the kubelet: the `file` whose cgroupDriver is compared with Docker's")
 	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "as of the kubelet")
 	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "as of the kubelet")
 	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS; empty: learnt, as the kubelet does")
@@ -116,6 +118,9 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 			s.InfraErr = errors.New("no such image")
 		}
 	}
+	if s.CgroupDriver, err = cgroupDriver(o.config, s.Platform.OS); err != nil {
+		return s, err
+	}
 	images, err := engine.Usage.ImageRoot(ctx)
 	if err != nil && s.EngineErr == nil {
 		s.Unread = append(s.Unread, "where the engine keeps images: "+err.Error())
@@ -154,6 +159,15 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		s.Network = append(s.Network, other)
 	}
 	return s, nil
+}
+
+// cgroupDriver reads the cgroup driver from a file of the kubelet's configuration; "": none.
+func cgroupDriver(file, system string) (string, error) {
+	o := &options{}
+	if err := o.readFiles(file, "", system); err != nil {
+		return "", err
+	}
+	return o.config.CgroupDriver, nil
 }
 
 // disks are the places whose disks are checked: the agent's, the engine's, and that of the images where containerd keeps them. "": unknown.
