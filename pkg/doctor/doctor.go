@@ -207,6 +207,9 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 		out = append(out, good("Docker %s answers, API %s, storage driver %s", e.Version, e.APIVersion, e.StorageDriver))
 	}
 	out = append(out, engineFaults(faults)...)
+	if linux {
+		out = append(out, speed(e)...)
+	}
 	if linux && !e.LiveRestore {
 		out = append(out, fault(`"live-restore": true in /etc/docker/daemon.json, then systemctl reload docker`, "containers end whenever Docker restarts, as with each update: live-restore is off"))
 	}
