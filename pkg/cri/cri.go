@@ -35,6 +35,8 @@ import (
 // Engine is the part of the container engine that the Server needs.
 type Engine interface {
 	Info(ctx context.Context) (docker.Info, error)
+	// ImageRoot is a directory of the file system on which the engine keeps images.
+	ImageRoot(ctx context.Context) (string, error)
 	Lookup(ctx context.Context, name string) (pod.Image, bool, error)
 	ListImages(ctx context.Context) (list docker.ImageList, changed bool, err error)
 	Pull(ctx context.Context, name string, creds []pod.Credential) (img pod.Image, used int, err error)
@@ -250,12 +252,12 @@ func (s *Server) end(ctx context.Context, uid types.UID, remove bool) error {
 
 // ImageFsInfo describes the file system of the images: clients use it to detect an image service.
 func (i *images) ImageFsInfo(ctx context.Context, _ *runtime.ImageFsInfoRequest) (*runtime.ImageFsInfoResponse, error) {
-	info, err := i.engine.Info(ctx)
+	root, err := i.engine.ImageRoot(ctx)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	fs := &runtime.FilesystemUsage{Timestamp: time.Now().UnixNano(), FsId: &runtime.FilesystemIdentifier{Mountpoint: info.Root}}
-	if disk, err := host.DiskUsage(info.Root); err == nil { // a remote engine's disk is not accessible
+	fs := &runtime.FilesystemUsage{Timestamp: time.Now().UnixNano(), FsId: &runtime.FilesystemIdentifier{Mountpoint: root}}
+	if disk, err := host.DiskUsage(root); err == nil { // a remote engine's disk is not accessible
 		fs.UsedBytes = &runtime.UInt64Value{Value: disk.Capacity - disk.Available}
 	}
 	return &runtime.ImageFsInfoResponse{ImageFilesystems: []*runtime.FilesystemUsage{fs}, ContainerFilesystems: []*runtime.FilesystemUsage{fs}}, nil

@@ -33,8 +33,11 @@ type fakeEngine struct {
 }
 
 func (f *fakeEngine) Info(context.Context) (docker.Info, error) {
-	return docker.Info{Version: "28.1.0", CgroupDriver: "systemd", Root: os.TempDir(), Runtimes: []string{"runc"}}, f.down
+	return docker.Info{Version: "28.1.0", CgroupDriver: "systemd", Root: "/var/lib/docker", Runtimes: []string{"runc"}}, f.down
 }
+
+// ImageRoot is not the engine's root, as on an engine with containerd's store.
+func (f *fakeEngine) ImageRoot(context.Context) (string, error) { return os.TempDir(), f.down }
 
 func (f *fakeEngine) Lookup(_ context.Context, name string) (pod.Image, bool, error) {
 	return pod.Image{ID: "sha256:1"}, name == "here:1", f.down
@@ -173,7 +176,7 @@ func TestImages(t *testing.T) {
 	if list, err := client.ListImages(ctx, &runtime.ListImagesRequest{Filter: &runtime.ImageFilter{Image: spec("other:1")}}); err != nil || len(list.Images) != 1 {
 		t.Errorf("%v, %v", list, err)
 	}
-	if answer, err := client.ImageFsInfo(ctx, &runtime.ImageFsInfoRequest{}); err != nil || answer.ImageFilesystems[0].UsedBytes.GetValue() == 0 {
+	if answer, err := client.ImageFsInfo(ctx, &runtime.ImageFsInfoRequest{}); err != nil || answer.ImageFilesystems[0].FsId.Mountpoint != os.TempDir() || answer.ImageFilesystems[0].UsedBytes.GetValue() == 0 {
 		t.Errorf("%v, %v", answer, err)
 	}
 	for name, want := range map[string]string{"here:1": "sha256:1", "away:1": ""} {

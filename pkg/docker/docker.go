@@ -64,12 +64,22 @@ type Config struct {
 // Types that callers exchange with the engine's parts.
 type (
 	Info      = engine.Info
+	Fault     = engine.Fault
+	Runtime   = engine.Runtime
 	ImageList = images.List
 	ImageUse  = images.Use
 	Files     = usage.Files
 	Usage     = usage.Usage
 	DiskUsage = usage.DiskUsage
 )
+
+// TooOld is the Reason of a Fault.
+const TooOld = engine.TooOld
+
+// Faults is engine.Faults.
+func Faults(info Info, err error, cgroupDriver string) []Fault {
+	return engine.Faults(info, err, cgroupDriver)
+}
 
 // Engine is a Docker engine, as a set of narrow parts. Callers declare an interface for the part that they need.
 type Engine struct {

@@ -9,14 +9,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
-	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -33,6 +32,8 @@ type Symptoms struct {
 	Elevated  bool
 	Engine    docker.Info
 	EngineErr error
+	// CgroupDriver is that of the kubelet's configuration; "": none.
+	CgroupDriver string
 	// Infra is the image of sandboxes; InfraErr says why it is missing.
 	InfraName string
 	Infra     pod.Image
@@ -67,10 +68,9 @@ type Server struct {
 
 // Limits that the doctor accepts. Certificates and leases tolerate a clock difference of a few seconds.
 const (
-	oldestBuild  = 14393 // Windows Server 2016: the first with containers
-	oldestDocker = daemon.OldestEngine
-	clockSlack   = 10 * time.Second
-	freePercent  = 15 // upstream's threshold for image file systems
+	oldestBuild = 14393 // Windows Server 2016: the first with containers
+	clockSlack  = 10 * time.Second
+	freePercent = 15 // upstream's threshold for image file systems
 )
 
 // Diagnose returns good and bad findings.
@@ -188,7 +188,7 @@ func controllers(s Symptoms) netdoctor.Finding {
 }
 
 func engine(s Symptoms) (out []netdoctor.Finding) {
-	e := s.Engine
+	e, faults := s.Engine, docker.Faults(s.Engine, s.EngineErr, s.CgroupDriver)
 	restart, linux := "systemctl start docker", s.Platform.OS == "linux"
 	if !linux {
 		restart = "Start-Service docker; else see Get-EventLog Application -Source docker -Newest 20" + versions(s)
@@ -198,12 +198,17 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 		return []netdoctor.Finding{fault(`& "$env:ProgramFiles\Docker\Docker\DockerCli.exe" -SwitchWindowsEngine`, "Docker runs containers of %s, and this is a host of %s", e.OS, s.Platform.OS)}
 	case s.EngineErr != nil && !linux && s.Services["docker"] != "RUNNING":
 		return nil // the finding about the service covers this
+	case s.EngineErr != nil && len(faults) > 0:
+		return engineFaults(faults)
 	case s.EngineErr != nil:
 		return []netdoctor.Finding{fault(restart, "Docker returned an error: %v", oneLine(s.EngineErr))}
-	case e.Release() <= 17 && older(e.Version, oldestDocker): // developer builds may have old-looking versions
-		out = append(out, fault("install a later Docker Engine", "Docker %s is older than 17.06", e.Version))
-	default:
+	}
+	if len(faults) == 0 || faults[0].Reason != docker.TooOld {
 		out = append(out, good("Docker %s answers, API %s, storage driver %s", e.Version, e.APIVersion, e.StorageDriver))
+	}
+	out = append(out, engineFaults(faults)...)
+	if linux {
+		out = append(out, speed(e)...)
 	}
 	if linux && !e.LiveRestore {
 		out = append(out, fault(`"live-restore": true in /etc/docker/daemon.json, then systemctl reload docker`, "containers end whenever Docker restarts, as with each update: live-restore is off"))
@@ -222,20 +227,12 @@ func engine(s Symptoms) (out []netdoctor.Finding) {
 	return out
 }
 
-// older compares versions like 20.10.24 by their numbers; an unparsable one is not older.
-func older(version, than string) bool {
-	a, b := strings.FieldsFunc(version, notDigit), strings.FieldsFunc(than, notDigit)
-	for i := range min(len(a), len(b)) {
-		x, errX := strconv.Atoi(a[i])
-		y, errY := strconv.Atoi(b[i])
-		if errX != nil || errY != nil || x != y {
-			return errX == nil && errY == nil && x < y
-		}
+func engineFaults(faults []docker.Fault) (out []netdoctor.Finding) {
+	for _, f := range faults {
+		out = append(out, fault(f.Fix, "%s", f.What))
 	}
-	return false
+	return out
 }
-
-func notDigit(r rune) bool { return r < '0' || r > '9' }
 
 func disk(d Disk) netdoctor.Finding {
 	percent := uint64(100)
@@ -282,11 +279,24 @@ func Examine(ctx context.Context, s *Symptoms, run command.Runner) {
 		}
 		return
 	}
-	text, err := os.ReadFile("/proc/cgroups")
-	if err != nil {
+	var err error
+	if s.Controllers, err = controllersOf(os.DirFS("/")); err != nil {
 		s.Unread = append(s.Unread, "the cgroup controllers: "+err.Error())
 	}
-	s.Controllers = parseControllers(string(text))
+}
+
+// controllersOf reads the kernel's enabled cgroup controllers. root is the host's root directory. On a host with cgroup v2 they are not all in
+// /proc/cgroups: a kernel without CONFIG_MEMCG_V1 or CONFIG_CPUSETS_V1 omits memory and cpuset there.
+func controllersOf(root fs.FS) ([]string, error) {
+	text, err := fs.ReadFile(root, "sys/fs/cgroup/cgroup.controllers")
+	if err == nil {
+		return strings.Fields(string(text)), nil
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	text, err = fs.ReadFile(root, "proc/cgroups")
+	return parseControllers(string(text)), err
 }
 
 // parseService reads the state in `sc.exe query NAME`: a line with a number and the state's name, which are the same in every language.

@@ -3,14 +3,17 @@ package doctor
 import (
 	"errors"
 	"flag"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/fstest"
 	"time"
 
 	"github.com/winkube/winkube/pkg/command/commandtest"
 	"github.com/winkube/winkube/pkg/docker"
+	"github.com/winkube/winkube/pkg/docker/dockertest"
 	"github.com/winkube/winkube/pkg/host"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 	"github.com/winkube/winkube/pkg/otherproxy"
@@ -88,6 +91,10 @@ func TestFaults(t *testing.T) {
 		{"Docker Desktop", "windows", func(s *Symptoms) { s.Engine.OS, s.EngineErr = "linux", errors.New("other") }, "Docker runs containers of linux", "-SwitchWindowsEngine"},
 		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "returned an error: malformed HTTP response", "Start-Service docker"},
 		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version, s.Engine.APIVersion = "17.03.2-ce", "1.27" }, "Docker 17.03.2-ce is older than 17.06", "later Docker"},
+		{"new Docker", "linux", func(s *Symptoms) { s.EngineErr = errTooNew(t) }, "too new: it accepts no API before 1.60", "an earlier Docker, or a later kubelet"},
+		{"no runtime", "linux", func(s *Symptoms) { s.Engine.DefaultRuntime = docker.Runtime{Name: "crun", Missing: true} }, "cannot run its default runtime crun", "install crun"},
+		{"another cgroup driver", "linux", func(s *Symptoms) { s.Engine.CgroupDriver, s.CgroupDriver = "cgroupfs", "systemd" },
+			"cgroup driver is cgroupfs, and the kubelet's configuration has cgroupDriver: systemd", "native.cgroupdriver=systemd"},
 		{"no clock", "windows", func(s *Symptoms) { s.Services["w32time"] = "STOPPED" }, "w32time does not run", "Start-Service w32time"},
 		{"pause for another build", "windows", func(s *Symptoms) { s.Infra.OSVersion = "10.0.17763.1" }, "image pause:1 is for Windows build 17763", "build/pause/Dockerfile"},
 		{"no pause", "linux", func(s *Symptoms) { s.InfraErr = errors.New("no such image") }, "pause image pause:1 is missing", "docker pull"},
@@ -144,11 +151,42 @@ func TestParse(t *testing.T) {
 	if got := parseControllers("#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t3\t9\t1\nmemory\t0\t9\t0\npids\t1\t2\t1\n"); strings.Join(got, " ") != "cpu pids" {
 		t.Errorf("controllers %q", got)
 	}
-	for version, want := range map[string]bool{"17.03.2-ce": true, "17.06.2-ee": false, "20.10.24+dfsg1": false, "1.13.1": true, "dev": false, "": false, "27.1.0": false} {
-		if got := older(version, oldestDocker); got != want {
-			t.Errorf("%q is older: %v", version, got)
+}
+
+// TestControllers: a host with cgroup v2 has the controllers that its hierarchy lists, whatever is in /proc/cgroups.
+func TestControllers(t *testing.T) {
+	file := func(text string) *fstest.MapFile { return &fstest.MapFile{Data: []byte(text)} }
+	legacy := file("#subsys_name\thierarchy\tnum_cgroups\tenabled\ncpu\t0\t9\t1\npids\t0\t2\t1\n")
+	for name, test := range map[string]struct {
+		files fstest.MapFS
+		want  string
+	}{
+		"v2, a kernel without CONFIG_MEMCG_V1": {fstest.MapFS{"proc/cgroups": legacy, "sys/fs/cgroup/cgroup.controllers": file("cpuset cpu io memory pids\n")}, "cpuset cpu io memory pids"},
+		"v2, memory disabled at boot":          {fstest.MapFS{"proc/cgroups": legacy, "sys/fs/cgroup/cgroup.controllers": file("cpu pids\n")}, "cpu pids"},
+		"v1":                                   {fstest.MapFS{"proc/cgroups": legacy, "sys/fs/cgroup/unified/cgroup.controllers": file("\n")}, "cpu pids"},
+	} {
+		if got, err := controllersOf(test.files); err != nil || strings.Join(got, " ") != test.want {
+			t.Errorf("%s: controllers %q, %v; want %q", name, got, err, test.want)
 		}
 	}
+	if got, err := controllersOf(fstest.MapFS{}); err == nil {
+		t.Errorf("no cgroups: %q without an error", got)
+	}
+}
+
+// errTooNew is the error of an engine that refuses all our API versions.
+func errTooNew(t *testing.T) error {
+	fake := dockertest.New(dockertest.Options{Version: "31.0.0", APIVersion: "1.64", MinAPIVersion: "1.60"})
+	server := httptest.NewServer(fake)
+	t.Cleanup(server.Close)
+	e, err := docker.New(docker.Config{Host: "tcp://" + server.Listener.Addr().String()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = e.Client.Info(t.Context()); err == nil {
+		t.Fatal("an engine that is too new answers")
+	}
+	return err
 }
 
 func TestExamine(t *testing.T) {

@@ -83,7 +83,7 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	if err != nil {
 		return b, err
 	}
-	b.csiKind = newCSIKind(cfg, here, b.csi, b.nodeChanged)
+	b.csiKind = newCSIKind(cfg, here, b.csi, b.events, b.nodeChanged)
 	b.flexKind = newFlexKind(cfg, here, reader, b.nodeChanged)
 	b.volumes, err = kinds.New(here,
 		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared},
@@ -132,6 +132,11 @@ func (e events) NodeEvent(kind, reason, message string) {
 // PodEvent sends an Event about a pod.
 func (e events) PodEvent(namespace, name, uid, kind, reason, message string) {
 	e.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "Pod", Namespace: namespace, Name: name, UID: types.UID(uid)}, kind, reason, message)
+}
+
+// ClaimEvent sends an Event about a PersistentVolumeClaim.
+func (e events) ClaimEvent(namespace, name, uid, kind, reason, message string) {
+	e.Event(&v1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: namespace, Name: name, UID: types.UID(uid)}, kind, reason, message)
 }
 
 // settled records whether the pod network is usable.
@@ -208,6 +213,7 @@ func (h nodeHost) Addresses() ([]netip.Addr, error) { return h.addresses, nil }
 type nodeEngine struct {
 	engine   *docker.Engine
 	records  *credential.Records
+	faults   *engineFaults
 	platform pod.Platform
 }
 

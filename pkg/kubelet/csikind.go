@@ -14,11 +14,13 @@ import (
 type csiVolumes struct{ kind *csivolume.Kind }
 
 // newCSIKind creates the volume kind for CSI drivers, on Linux only.
-func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, changed wake.Signal) *csiVolumes {
+func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, events events, changed wake.Signal) *csiVolumes {
 	if cfg.Platform.OS == "windows" {
 		return nil
 	}
-	parts := csivolume.Parts{NodeName: cfg.NodeName, Drivers: drivers, Objects: drivers.objects, Changed: changed, Clock: clock.RealClock{}}
+	parts := csivolume.Parts{
+		NodeName: cfg.NodeName, Drivers: drivers, Objects: drivers.objects, Events: events, Refresh: drivers.Refresh, Changed: changed, Clock: clock.RealClock{},
+	}
 	return &csiVolumes{csivolume.New(host, parts)}
 }
 

@@ -126,7 +126,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	}
 	node, err := node.New(cfg.Node, node.Parts{
 		Client: clients.Heartbeat, Watch: base.objects, Host: nodeHost{base.disks, cfg.NodeIPs},
-		Engine: nodeEngine{base.engine, base.records, cfg.Platform}, Network: nodeNetwork{base.network},
+		Engine: nodeEngine{base.engine, base.records, newEngineFaults(cfg, base.events), cfg.Platform}, Network: nodeNetwork{base.network},
 		Volumes: newAttachable(base.csiKind, base.flexKind), Pressure: base.pressure, Shutdown: base.closing, Changed: base.nodeChanged, Events: base.events, Clock: clock.RealClock{},
 	})
 	if err != nil {

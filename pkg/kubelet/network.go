@@ -113,11 +113,7 @@ type networkEngine struct {
 // Version implements network.Engine. It starts with the engine's release number, whatever the engine calls itself. Otherwise other nodes'
 // pods would be unreachable, because engines from 28 on need an option for them.
 func (e networkEngine) Version(ctx context.Context) (string, error) {
-	info, err := e.engine.Client.Info(ctx)
-	if err != nil {
-		return "", err
-	}
-	return info.ReleaseVersion(), nil
+	return e.engine.Client.ReleaseVersion(ctx)
 }
 
 // Containers returns the ids of all pods' sandboxes and containers in the engine.

@@ -33,6 +33,7 @@ import (
 type Config struct {
 	Root    string // parent cgroup (cgroupRoot); "": the top
 	MaxPids int64  // of one pod (podPidsLimit); 0: no limit
+	Driver  string // in the configuration (cgroupDriver); "": none. The engine's is used
 	// Capacity is the machine's cpu, memory and pid capacity.
 	Capacity v1.ResourceList
 	Enforce  bool            // limit all pods together to Capacity minus Reserved (enforceNodeAllocatable: pods), otherwise to Capacity

@@ -125,18 +125,27 @@ func usesOf(p *v1.Pod, name string) (mounted, device bool) {
 	return mounted, device
 }
 
+// csiDrivers are the successors of kinds that upstream has removed without a migration, by default names.
+var csiDrivers = map[string]string{"cephfs": "cephfs.csi.ceph.com", "rbd": "rbd.csi.ceph.com"}
+
 // unsupported says that this agent has no kind for v, and which it has.
 func (m *Manager) unsupported(v Volume) error {
 	switch {
 	case v.Claim != "" && v.PV == nil:
 		return fmt.Errorf("claim %q has not been prepared", v.Claim)
 	case v.PV == nil:
+		if driver := csiDrivers[fieldOf(v.Spec.VolumeSource)]; driver != "" {
+			return fmt.Errorf("volume kind %s is not supported by this node agent; use a PersistentVolume of the CSI driver %s, on a Linux node", fieldOf(v.Spec.VolumeSource), driver)
+		}
 		have := append(supported(m.kinds, func(s v1.VolumeSource) Volume { return Volume{Spec: &v1.Volume{VolumeSource: s}} }), "persistentVolumeClaim")
 		return fmt.Errorf("volume kind %s is not supported by this node agent; use %s", fieldOf(v.Spec.VolumeSource), oneOf(have))
 	}
 	have := supported(m.kinds, func(s v1.PersistentVolumeSource) Volume {
 		return Volume{Spec: &v1.Volume{}, PV: &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: s}}}
 	})
+	if driver := csiDrivers[fieldOf(v.PV.Spec.PersistentVolumeSource)]; driver != "" {
+		return fmt.Errorf("PersistentVolume %s has kind %s, which is not supported by this node agent; use one of the CSI driver %s, on a Linux node", v.PV.Name, fieldOf(v.PV.Spec.PersistentVolumeSource), driver)
+	}
 	if csi := v.PV.Spec.CSI; csi != nil {
 		return fmt.Errorf("PersistentVolume %s needs the CSI driver %s, and this node agent supports CSI on Linux only; use %s", v.PV.Name, csi.Driver, oneOf(have))
 	}

@@ -91,11 +91,16 @@ func newCRICommand(code *int) *cobra.Command {
 type criEngine struct {
 	informer
 	imageStore
+	imageRoot
 	pod.Runtime
 }
 
 type informer interface {
 	Info(ctx context.Context) (docker.Info, error)
+}
+
+type imageRoot interface {
+	ImageRoot(ctx context.Context) (string, error)
 }
 
 type imageStore interface {
@@ -113,5 +118,5 @@ func (o *criOptions) engine() (cri.Engine, error) {
 	if err != nil {
 		return nil, fmt.Errorf("--docker-endpoint=%s: %w", o.endpoint, err)
 	}
-	return criEngine{engine.Client, engine.Images, engine.Containers}, nil
+	return criEngine{engine.Client, engine.Images, engine.Usage, engine.Containers}, nil
 }

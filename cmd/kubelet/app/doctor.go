@@ -120,8 +120,8 @@ func (o *doctorOptions) plan(ctx context.Context, s *doctor.Symptoms, facts host
 	}
 	in := network.Facts{PodCIDRs: o.podCIDRs}
 	if s.Networks, s.EngineErr = engine.Networks.Networks(ctx); s.EngineErr == nil {
-		if info, err := engine.Client.Info(ctx); err == nil {
-			in.EngineVersion = info.Version
+		if version, err := engine.Client.ReleaseVersion(ctx); err == nil {
+			in.EngineVersion = version
 		}
 	}
 	for _, n := range s.Networks {

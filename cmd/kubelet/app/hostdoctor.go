@@ -36,6 +36,7 @@ import (
 type hostDoctorOptions struct {
 	doctorOptions
 	kubeconfig, rootDir, infraImage string
+	config                          string
 	file, recordImage               string // of a recording
 	clusterDNS                      []string
 	clusterDomain                   string
@@ -77,6 +78,7 @@ func newHostDoctorCommand(out io.Writer) *cobra.Command {
 func (o *hostDoctorOptions) add(fs *pflag.FlagSet) {
 	o.doctorOptions.add(fs)
 	fs.StringVar(&o.kubeconfig, "kubeconfig", "", "`file` by which the API server is asked for its clock and version, and for pods of another proxy")
+	fs.StringVar(&o.config, "config", "", "the same as the kubelet's: the `file` whose cgroupDriver is compared with Docker's")
 	fs.StringVar(&o.rootDir, "root-dir", defaultRootDir(), "the same as the kubelet's")
 	fs.StringVar(&o.infraImage, "pod-infra-container-image", defaultInfraImage, "the same as the kubelet's")
 	fs.StringSliceVar(&o.clusterDNS, "cluster-dns", nil, "`addresses` of the cluster's DNS; empty: detected, as the kubelet does")
@@ -116,10 +118,14 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 			s.InfraErr = errors.New("no such image")
 		}
 	}
-	for _, d := range []doctor.Disk{{What: "the agent's directory", Path: o.rootDir}, {What: "the engine's images and containers", Path: s.Engine.Root}} {
-		if d.Path == "" {
-			continue
-		}
+	if s.CgroupDriver, err = cgroupDriver(o.config, s.Platform.OS); err != nil {
+		return s, err
+	}
+	images, err := engine.Usage.ImageRoot(ctx)
+	if err != nil && s.EngineErr == nil {
+		s.Unread = append(s.Unread, "where the engine keeps images: "+err.Error())
+	}
+	for _, d := range disks(o.rootDir, s.Engine.Root, images) {
 		if d.Disk, err = host.DiskUsage(existing(d.Path)); err != nil {
 			s.Unread = append(s.Unread, err.Error())
 			continue
@@ -153,6 +159,27 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 		s.Network = append(s.Network, other)
 	}
 	return s, nil
+}
+
+// cgroupDriver reads the cgroup driver from a file of the kubelet's configuration; "": none.
+func cgroupDriver(file, system string) (string, error) {
+	o := &options{}
+	if err := o.readFiles(file, "", system); err != nil {
+		return "", err
+	}
+	return o.config.CgroupDriver, nil
+}
+
+// disks are the places whose disks are checked: the agent's, the engine's, and that of the images where containerd keeps them. "": unknown.
+func disks(agent, engine, images string) []doctor.Disk {
+	places := []doctor.Disk{{What: "the agent's directory", Path: agent}}
+	switch {
+	case engine == "":
+		return places
+	case images == "" || images == engine:
+		return append(places, doctor.Disk{What: "the engine's images and containers", Path: engine})
+	}
+	return append(places, doctor.Disk{What: "the engine's logs and volumes", Path: engine}, doctor.Disk{What: "containerd's images and containers", Path: images})
 }
 
 // lookForOtherProxy looks for rules of another kube-proxy. On Windows only the running proxy's report says which load

@@ -254,7 +254,7 @@ func newLeaveCommand(out io.Writer) *cobra.Command {
 		return nodejoin.Leave(c.Context(), layout, removeData, nodejoin.LeaveParts{Out: out, Now: time.Now, OS: facts.OS, Elevated: elevated,
 			Services: nodejoin.NewServices(layout, command.New(), daemon.Installed), Run: command.NewWith,
 			Pods: func(ctx context.Context) (int, error) {
-				return removePods(ctx, criEngine{engine.Client, engine.Images, engine.Containers})
+				return removePods(ctx, criEngine{engine.Client, engine.Images, engine.Usage, engine.Containers})
 			},
 			Release: func(ctx context.Context) ([]string, error) { return releasePods(ctx, layout.Root, facts.WindowsBuild) },
 			Network: func(ctx context.Context) ([]string, error) {

@@ -133,7 +133,8 @@ func (r *Registry) SetNode(n *v1.Node) {
 	r.node = n
 }
 
-// Refresh asks a driver again how many volumes it can have here, and publishes that. An attacher's error about exhausted resources is the reason.
+// Refresh asks a driver again how many volumes it can have here, and publishes that. Its period and an attacher's error about exhausted
+// resources are the reasons.
 func (r *Registry) Refresh(ctx context.Context, name string) error {
 	r.mu.Lock()
 	d := r.newest(name)

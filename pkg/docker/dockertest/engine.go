@@ -30,6 +30,8 @@ type Options struct {
 	LiveRestore   bool
 	// Snapshotter is the one of containerd's image store, such as overlayfs; "": images are in the graph driver overlay2.
 	Snapshotter string
+	Containerd  string // address that the engine reports; "": none
+	NoRuntime   bool   // the engine cannot run its default runtime, runc
 	// NoSysResource makes starts with an OOM score below 0 fail, as on a host whose engine lacks CAP_SYS_RESOURCE.
 	NoSysResource bool
 	// Program returns the function that runs argv; nil: no such executable. Without it every command waits to be stopped.
@@ -231,7 +233,7 @@ func (e systemAPI) info(w http.ResponseWriter) {
 		"ServerVersion": e.opts.Version, "OSType": e.opts.OS, "OperatingSystem": "dockertest", "KernelVersion": "6.1.0", "Architecture": "x86_64",
 		"NCPU": e.opts.CPUs, "MemTotal": e.opts.Memory, "LiveRestoreEnabled": e.opts.LiveRestore, "LoggingDriver": "json-file",
 		"DockerRootDir": "/var/lib/docker", "Driver": "overlay2", "CgroupDriver": "cgroupfs", "CgroupVersion": "2",
-		"Containers": len(e.containers), "Images": len(e.images),
+		"DefaultRuntime": "runc", "Containers": len(e.containers), "Images": len(e.images),
 		"Runtimes": map[string]any{"io.containerd.runc.v2": map[string]string{"path": "runc"}, "runc": map[string]string{"path": "runc"}, "runsc": map[string]string{"path": "/usr/bin/runsc"}},
 	}
 	if e.opts.windows() {
@@ -242,6 +244,12 @@ func (e systemAPI) info(w http.ResponseWriter) {
 	}
 	if e.opts.Snapshotter != "" {
 		info["Driver"], info["DriverStatus"] = e.opts.Snapshotter, [][2]string{{"driver-type", "io.containerd.snapshotter.v1"}}
+	}
+	if e.opts.NoRuntime {
+		info["RuncCommit"] = map[string]any{"ID": "N/A"}
+	}
+	if e.opts.Containerd != "" {
+		info["Containerd"] = map[string]any{"Address": e.opts.Containerd}
 	}
 	answer(w, http.StatusOK, info)
 }

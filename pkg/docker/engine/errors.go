@@ -81,6 +81,5 @@ func refused(err error) error {
 	if match == nil || !versions.GreaterThan(match[1], api.DefaultVersion) {
 		return err
 	}
-	return fmt.Errorf("this Docker is too new: it accepts no API version before %s, and this kubelet supports %s to %s; install an older Docker or a newer kubelet: %w",
-		match[1], api.MinSupportedAPIVersion, api.DefaultVersion, err)
+	return tooNew{match[1], err}
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -23,7 +24,8 @@ type Info struct {
 	Architecture    string // as the engine says: x86_64
 	Root            string // where images and containers are stored
 	StorageDriver   string
-	Snapshots       bool // images and containers are in containerd's store
+	Snapshots       bool   // images and containers are in containerd's store
+	Containerd      string // its socket; "" if the engine does not report it
 	LoggingDriver   string
 	CgroupDriver    string // cgroupfs or systemd; "" on Windows
 	CgroupVersion   string // 1 or 2; "" if the engine does not report it (then it is 1) and on Windows
@@ -32,7 +34,14 @@ type Info struct {
 	CPUs            int
 	MemoryTotal     int64 // bytes
 	SecurityOptions []string
+	DefaultRuntime  Runtime
 	Runtimes        []string // sorted: the valid handlers of a RuntimeClass; none on Windows
+}
+
+// Runtime is the runtime of containers that name none.
+type Runtime struct {
+	Name    string // runc; "" on Windows
+	Missing bool   // the engine cannot run its program
 }
 
 // known is the engine's last answer.
@@ -55,12 +64,16 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 			CgroupDriver: info.CgroupDriver, CgroupVersion: info.CgroupVersion, Isolation: string(info.Isolation), LiveRestore: info.LiveRestoreEnabled,
 			CPUs: info.NCPU, MemoryTotal: info.MemTotal, SecurityOptions: info.SecurityOptions,
 		}
+		if info.Containerd != nil {
+			out.Containerd = info.Containerd.Address
+		}
 		out.Snapshots = slices.ContainsFunc(info.DriverStatus, func(pair [2]string) bool {
 			return pair[0] == "driver-type" && strings.HasPrefix(pair[1], "io.containerd.snapshotter.")
 		})
 		if out.OS == "windows" {
 			out.CgroupDriver, out.CgroupVersion = "", ""
 		} else {
+			out.DefaultRuntime = Runtime{info.DefaultRuntime, runtimeMissing(info)}
 			out.Runtimes = slices.DeleteFunc(slices.Sorted(maps.Keys(info.Runtimes)), func(name string) bool {
 				return len(validation.IsDNS1123Label(name)) > 0 // no handler can have that name
 			})
@@ -72,6 +85,11 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 		err = fmt.Errorf("the engine at %s runs %s containers, and this kubelet needs %s containers: switch Docker to %[3]s containers", e.host, out.OS, e.os)
 	}
 	return out, err
+}
+
+// runtimeMissing reports whether the engine could not ask its default runtime for its version. It asks no shim, which has a type and no path.
+func runtimeMissing(info system.Info) bool {
+	return info.RuncCommit.ID == "N/A" && info.Runtimes[info.DefaultRuntime].Path != ""
 }
 
 // LastInfo is the last answer to Info; its slices must not be changed. false: no answer yet.

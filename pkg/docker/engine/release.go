@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"context"
 	"strconv"
 	"strings"
 )
@@ -49,4 +50,10 @@ func (i Info) ReleaseVersion() string {
 	default:
 		return strconv.Itoa(release) + ".0 (" + strings.TrimSpace(i.Version+", API "+i.APIVersion) + ")"
 	}
+}
+
+// ReleaseVersion asks the engine for Info.ReleaseVersion.
+func (e *Client) ReleaseVersion(ctx context.Context) (string, error) {
+	info, err := e.Info(ctx)
+	return info.ReleaseVersion(), err
 }

@@ -2,8 +2,11 @@ package usage
 
 import (
 	"context"
+	"os"
 	"path"
 	"strings"
+
+	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
 // Since release 29 an engine keeps images and containers in containerd's store. It then reports no directory of a container's layer, and its own root
@@ -47,7 +50,7 @@ func snapshotsOf(mountinfo, root string) snapshots {
 }
 
 // ImageRoot is a directory of the file system on which the engine keeps images and writable layers: its root, or containerd's if that keeps them.
-// Containerd's is known once a container has run; until then it is the engine's.
+// A running container shows containerd's. Until one runs it is a usual one that has the snapshotter's directory, or else the engine's.
 func (m *Meter) ImageRoot(ctx context.Context) (string, error) {
 	info, known := m.engine.LastInfo()
 	if !known {
@@ -68,10 +71,31 @@ func (m *Meter) ImageRoot(ctx context.Context) (string, error) {
 	}
 	store := snapshotsOf(mountinfo, info.Root).store
 	if store == "" {
-		return info.Root, nil
+		return m.usualStore(info), nil
 	}
 	m.store.Store(&store)
 	return store, nil
+}
+
+// systemContainerd is containerd's default socket and root, which packages of Docker use.
+const systemContainerd, systemStore = "/run/containerd/containerd.sock", "/var/lib/containerd"
+
+// usualStore is containerd's default root if the engine's snapshotter keeps its files there, or else the engine's root. An engine that starts a
+// containerd itself gives it a directory below its own.
+func (m *Meter) usualStore(info engine.Info) string {
+	store := path.Join(info.Root, "containerd/daemon")
+	if info.Containerd == systemContainerd {
+		store = systemStore
+	}
+	if m.exists(path.Join(store, "io.containerd.snapshotter.v1."+info.StorageDriver)) {
+		return store
+	}
+	return info.Root
+}
+
+func exists(file string) bool {
+	_, err := os.Stat(file)
+	return err == nil
 }
 
 // layers returns the writable directories of running containers of containerd's store, by id. It reads the mount table at the first call.

@@ -34,6 +34,7 @@ func TestSnapshotsOf(t *testing.T) {
 // TestImageRoot: on an engine with containerd's store the images' file system is containerd's, once a container shows it.
 func TestImageRoot(t *testing.T) {
 	m := overEngine(t, dockertest.Options{Version: "29.1.0", APIVersion: "1.51", Snapshotter: "overlayfs"})
+	m.exists = func(string) bool { return false }
 	m.mounts = func() (string, error) { return "", errors.New("denied") }
 	if got, err := m.ImageRoot(t.Context()); err == nil {
 		t.Errorf("without a mount table the root is %q", got)
@@ -60,6 +61,25 @@ func TestImageRoot(t *testing.T) {
 	}
 	if got := graph.layers()("c1"); got != "" {
 		t.Errorf("layer with a graph driver: %q", got)
+	}
+}
+
+// TestImageRootBeforeContainers: without a running container containerd's root is a usual one that has the snapshotter's directory.
+func TestImageRootBeforeContainers(t *testing.T) {
+	const system, own = "/var/lib/containerd", "/var/lib/docker/containerd/daemon"
+	for _, test := range []struct{ socket, has, want string }{
+		{"/run/containerd/containerd.sock", system, system},
+		{"/run/containerd/containerd.sock", own, "/var/lib/docker"}, // left by an earlier installation
+		{"/var/run/docker/containerd/containerd.sock", own, own},
+		{"/run/elsewhere.sock", system, "/var/lib/docker"},
+		{"", own, own},
+	} {
+		m := overEngine(t, dockertest.Options{Version: "29.1.0", APIVersion: "1.51", Snapshotter: "overlayfs", Containerd: test.socket})
+		m.mounts = func() (string, error) { return "", nil }
+		m.exists = func(file string) bool { return file == test.has+"/io.containerd.snapshotter.v1.overlayfs" }
+		if got, err := m.ImageRoot(t.Context()); err != nil || got != test.want {
+			t.Errorf("containerd at %q, files in %s: root %q, %v, want %q", test.socket, test.has, got, err, test.want)
+		}
 	}
 }
 

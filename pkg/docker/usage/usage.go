@@ -28,12 +28,13 @@ type Meter struct {
 	os     string // of the containers
 	files  fileCache
 	mounts func() (string, error) // this host's mount table
+	exists func(file string) bool // on this host
 	store  atomic.Pointer[string] // see ImageRoot; nil: unknown
 }
 
 // New returns a Meter of e, whose containers are of system os: linux or windows.
 func New(e *engine.Client, l Logs, os string) *Meter {
-	return &Meter{engine: e, logs: l, os: os, files: fileCache{known: map[string]*located{}}, mounts: mounts}
+	return &Meter{engine: e, logs: l, os: os, files: fileCache{known: map[string]*located{}}, mounts: mounts, exists: exists}
 }
 
 // Usage is the usage of a running container, as its engine measured it just now.

@@ -60,13 +60,16 @@ type Windows struct {
 type Finding struct {
 	Fault bool
 	What  string
-	Fix   string // a command, or who repairs it; "": nothing to do
+	Fix   string // a command, or who repairs it; "": nothing to do. Without Fault it is advice
 }
 
 // String formats the finding as `kubelet network doctor` prints it.
 func (f Finding) String() string {
-	if !f.Fault {
+	switch {
+	case !f.Fault && f.Fix == "":
 		return "ok     " + f.What + "\n"
+	case !f.Fault:
+		return "advice " + f.What + "\n       fix: " + f.Fix + "\n"
 	}
 	return "FAULT  " + f.What + "\n       fix: " + f.Fix + "\n"
 }

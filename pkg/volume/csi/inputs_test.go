@@ -306,8 +306,12 @@ func TestGrow(t *testing.T) {
 	}
 	const want = `shop/data {"metadata":{"resourceVersion":"7"},"status":{"allocatedResourceStatuses":{"storage":null},"capacity":{"storage":"2Gi"},` +
 		`"conditions":[{"type":"Other","status":"","lastProbeTime":null,"lastTransitionTime":null}]}}`
-	if patches := r.api.patches; len(patches) != 1 || patches[0] != want {
+	if patches := r.api.patches; len(patches) != 2 || patches[1] != want { // the first says that the driver was busy
 		t.Errorf("patches: %q\nwant %s", patches, want)
+	}
+	const done = ` Normal FileSystemResizeSuccessful MountVolume.NodeExpandVolume succeeded for volume "pv" n`
+	if got := r.events.take(); len(got) != 3 || got[1] != "pod shop/web a"+done || got[2] != "claim shop/data claim-1"+done {
+		t.Errorf("Events: %q", got)
 	}
 
 	claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] = v1.PersistentVolumeClaimNodeResizeInfeasible

@@ -7,10 +7,12 @@ import (
 	"slices"
 	"time"
 
+	"google.golang.org/grpc/codes"
 	v1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/klog/v2"
 )
 
 // Reported takes the state of our Node in the API server. Each call must have a newer state.
@@ -56,6 +58,9 @@ func (k *Kind) attached(ctx context.Context, uid types.UID, d described) (map[st
 		default:
 			done, err := isAttached(object)
 			if err != nil {
+				if exhausted(object, k.parts.Objects.KnownCSIDriver(d.driver)) {
+					refreshSoon(k, d.driver)
+				}
 				return nil, err
 			}
 			if done && on {
@@ -90,4 +95,32 @@ func isAttached(object *storagev1.VolumeAttachment) (bool, error) {
 		return false, errors.New(object.Status.AttachError.Message)
 	}
 	return false, nil
+}
+
+// exhausted reports whether the attacher says that this node can have no more volumes of the driver, and the driver wants to be asked in that case
+// (nodeAllocatableUpdatePeriodSeconds). It is pure.
+func exhausted(object *storagev1.VolumeAttachment, driver *storagev1.CSIDriver) bool {
+	failed := object.Status.AttachError
+	return failed != nil && failed.ErrorCode != nil && codes.Code(*failed.ErrorCode) == codes.ResourceExhausted && //nolint:gosec // a gRPC code
+		driver != nil && driver.Spec.NodeAllocatableUpdatePeriodSeconds != nil
+}
+
+// refreshSoon has the driver asked how many volumes this node can have, so that the scheduler sends no more pods here. The pod does not wait for that.
+func refreshSoon(k *Kind, driver string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.full[driver] {
+		return
+	}
+	k.full[driver] = true
+	k.crew.Go(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), callTime)
+		defer cancel()
+		if err := k.parts.Refresh(ctx, driver); err != nil {
+			klog.ErrorS(err, "Cannot ask a CSI driver how many volumes this node can have", "driver", driver)
+		}
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		delete(k.full, driver)
+	})
 }

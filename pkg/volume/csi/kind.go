@@ -50,11 +50,20 @@ type Objects interface {
 	NodeState() (*v1.Node, <-chan struct{})
 }
 
+// Events reports what users watch.
+type Events interface {
+	PodEvent(namespace, name, uid, kind, reason, message string)
+	ClaimEvent(namespace, name, uid, kind, reason, message string)
+}
+
 // Parts are what the kind works with. All must be set.
 type Parts struct {
 	NodeName string
 	Drivers  csi.Drivers
 	Objects  Objects
+	Events   Events
+	// Refresh asks a driver again how many volumes this node can have, and publishes that.
+	Refresh func(ctx context.Context, driver string) error
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 	Clock   clock.PassiveClock
@@ -73,15 +82,16 @@ type Kind struct {
 	put      map[string]bool    // where calls have put a volume in this life, and whether it is mounted there
 	tokensOf map[tokenKey]token // see tokens
 	growing  map[string]bool    // targets of volumes that growSoon looks at
+	full     map[string]bool    // drivers that refreshSoon asks
 	health   map[key]*disk.Health
-	crew     sync.WaitGroup // what growSoon has begun
+	crew     sync.WaitGroup // what growSoon and refreshSoon have begun
 }
 
 var _ volume.BlockKind = (*Kind)(nil)
 
 // New makes the kind of a host and reads which volumes lie on it.
 func New(host volume.Host, parts Parts) *Kind {
-	k := &Kind{host: host, parts: parts, tree: tree(host.Root), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, growing: map[string]bool{}, health: map[key]*disk.Health{}}
+	k := &Kind{host: host, parts: parts, tree: tree(host.Root), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, growing: map[string]bool{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
 	k.turns.Limit, k.inUse.Changed = callTime, parts.Changed
 	users, err := k.tree.users()
 	for _, u := range users {

@@ -93,6 +93,44 @@ type rig struct {
 	api     *objects
 	changed wake.Signal
 	kind    *csivolume.Kind
+	events  events
+	asked   []string // drivers that were asked again how many volumes they can have here; to read after kind.Wait
+}
+
+// events records Events as "object kind reason message".
+type events struct {
+	mu  sync.Mutex
+	got []string
+}
+
+func (e *events) PodEvent(namespace, name, uid, kind, reason, message string) {
+	e.add("pod", namespace, name, uid, kind, reason, message)
+}
+
+func (e *events) ClaimEvent(namespace, name, uid, kind, reason, message string) {
+	e.add("claim", namespace, name, uid, kind, reason, message)
+}
+
+func (e *events) add(object, namespace, name, uid string, rest ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.got = append(e.got, object+" "+namespace+"/"+name+" "+uid+" "+strings.Join(rest, " "))
+}
+
+// attachFails has the attacher report a failure for the volume h.
+func (r *rig) attachFails(failure *storagev1.VolumeError) {
+	const id = "csi-63a6b0792f16cceffa0b0689df65a4df7e1190d3ad60d6a1f76bd5a58dcdbe6f" // sha256 of handle, driver and node
+	r.api.change(func() {
+		r.api.attach[id] = &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{AttachError: failure}}
+	})
+}
+
+// take returns the Events since the last call.
+func (e *events) take() (got []string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	got, e.got = e.got, nil
+	return got
 }
 
 func newRig(t *testing.T) *rig {
@@ -121,7 +159,10 @@ func (r *rig) rule(spec storagev1.CSIDriverSpec) {
 // restart makes an agent that only knows what is on disk.
 func (r *rig) restart() {
 	r.t.Helper()
-	r.kind = csivolume.New(r.Host, csivolume.Parts{NodeName: "n", Drivers: r.drivers, Objects: r.api, Changed: r.changed, Clock: r.Clock})
+	refresh := func(_ context.Context, driver string) error { r.asked = append(r.asked, driver); return nil }
+	r.kind = csivolume.New(r.Host, csivolume.Parts{
+		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock,
+	})
 	r.Restart(r.kind)
 }
 

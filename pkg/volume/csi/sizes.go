@@ -17,6 +17,7 @@ type nodeSize struct {
 	mu    sync.Mutex
 	known bool
 	bytes resource.Quantity
+	lost  resource.Quantity // that the driver could not provide
 }
 
 // get returns the size of a volume that a pod has.
@@ -47,6 +48,17 @@ func (s *nodeSize) here(claim resource.Quantity) resource.Quantity {
 		s.known, s.bytes = true, claim
 	}
 	return s.bytes
+}
+
+// failed records that the driver could not provide size, and reports whether it could not before. An error that is not final changes nothing.
+func (s *nodeSize) failed(size resource.Quantity, err error) (before bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	before = s.lost.Cmp(size) == 0
+	if final(err) {
+		s.lost = size
+	}
+	return before
 }
 
 // set records the size on this node.

@@ -95,6 +95,8 @@ func TestOptionalAndMissing(t *testing.T) {
 		{"missing config key", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}, Items: []v1.KeyToPath{{Key: "no", Path: "p"}}}}, "references non-existent config key: no"},
 		{"claim", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}, `error processing PVC shop/data: failed to fetch PVC from API server: persistentvolumeclaims "data" not found`},
 		{"nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, "volume kind nfs is not supported by this node agent; use hostPath, emptyDir"},
+		{"rbd", v1.VolumeSource{RBD: &v1.RBDVolumeSource{}}, "volume kind rbd is not supported by this node agent; use a PersistentVolume of the CSI driver rbd.csi.ceph.com, on a Linux node"},
+		{"cephfs", v1.VolumeSource{CephFS: &v1.CephFSVolumeSource{}}, "volume kind cephfs is not supported by this node agent; use a PersistentVolume of the CSI driver cephfs.csi.ceph.com"},
 		{"none", v1.VolumeSource{}, "volume kind none is not supported"},
 		{"trust bundle", v1.VolumeSource{Projected: &v1.ProjectedVolumeSource{Sources: []v1.VolumeProjection{{ClusterTrustBundle: &v1.ClusterTrustBundleProjection{}}}}}, "clusterTrustBundle has neither name nor signerName"},
 		{"huge pages", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{Medium: "HugePages-2Mi"}}, `emptyDir.medium "HugePages-2Mi" is not supported`},
