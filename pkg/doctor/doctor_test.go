@@ -91,7 +91,7 @@ func TestFaults(t *testing.T) {
 		{"Docker Desktop", "windows", func(s *Symptoms) { s.Engine.OS, s.EngineErr = "linux", errors.New("other") }, "Docker runs containers of linux", "-SwitchWindowsEngine"},
 		{"rubbish", "windows", func(s *Symptoms) { s.Engine, s.EngineErr = docker.Info{}, errors.New("malformed\nHTTP response") }, "returned an error: malformed HTTP response", "Start-Service docker"},
 		{"old Docker", "windows", func(s *Symptoms) { s.Engine.Version, s.Engine.APIVersion = "17.03.2-ce", "1.27" }, "Docker 17.03.2-ce is older than 17.06", "later Docker"},
-		{"new Docker", "linux", func(s *Symptoms) { s.EngineErr = errTooNew(t) }, "too new: it accepts no API before 1.60", "an earlier Docker, or a later kubelet"},
+		{"new Docker", "linux", func(s *Symptoms) { s.EngineErr = errTooNew(t) }, "too new: it accepts no API version before 1.60", "an older Docker, or a newer kubelet"},
 		{"no runtime", "linux", func(s *Symptoms) { s.Engine.DefaultRuntime = docker.Runtime{Name: "crun", Missing: true} }, "cannot run its default runtime crun", "install crun"},
 		{"another cgroup driver", "linux", func(s *Symptoms) { s.Engine.CgroupDriver, s.CgroupDriver = "cgroupfs", "systemd" },
 			"cgroup driver is cgroupfs, and the kubelet's configuration has cgroupDriver: systemd", "native.cgroupdriver=systemd"},

@@ -85,7 +85,7 @@ func TestComplaints(t *testing.T) {
 		}, ""},
 		"publish before stage":     {func(v volume) error { return v.publish("", "t") }, "which is not staged"},
 		"staged elsewhere":         {func(v volume) error { _ = v.stage(""); return v.publish("other", "t") }, "it is staged at"},
-		"no staging directory":     {func(v volume) error { return v.stage("missing") }, "is no directory"},
+		"no staging directory":     {func(v volume) error { return v.stage("missing") }, "is not a directory"},
 		"no parent of the target":  {func(v volume) error { _ = v.stage(""); return v.publish("", "missing/t") }, "the parent of"},
 		"unstage before unpublish": {func(v volume) error { _ = v.stage(""); _ = v.publish("", "t"); return v.unstage("") }, "which is published at"},
 		"no deadline":              {func(v volume) error { v.ctx = context.Background(); return v.stage("") }, "has no deadline"},

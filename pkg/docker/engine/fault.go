@@ -22,7 +22,7 @@ const TooOld = "EngineTooOld"
 func Faults(info Info, err error, driver string) (out []Fault) {
 	var new tooNew
 	if errors.As(err, &new) {
-		return []Fault{{"EngineTooNew", new.what(), "install an earlier Docker, or a later kubelet"}}
+		return []Fault{{"EngineTooNew", new.what(), "install an older Docker, or a newer kubelet"}}
 	}
 	if err != nil {
 		return nil // it may be away for a moment
@@ -70,12 +70,12 @@ type tooNew struct {
 }
 
 func (t tooNew) what() string {
-	return fmt.Sprintf("this Docker is too new: it accepts no API before %s, and this kubelet speaks %s to %s", t.accepts, api.MinSupportedAPIVersion, api.DefaultVersion)
+	return fmt.Sprintf("this Docker is too new: it accepts no API version before %s, and this kubelet supports %s to %s", t.accepts, api.MinSupportedAPIVersion, api.DefaultVersion)
 }
 
 // Error says what to do, too.
 func (t tooNew) Error() string {
-	return t.what() + "; install an earlier Docker or a later kubelet: " + t.cause.Error()
+	return t.what() + "; install an older Docker or a newer kubelet: " + t.cause.Error()
 }
 
 func (t tooNew) Unwrap() error { return t.cause }
