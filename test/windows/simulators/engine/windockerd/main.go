@@ -15,7 +15,6 @@ import (
 	"os"
 	"os/signal"
 	"strings"
-	"sync"
 
 	"github.com/winkube/winkube/test/windows/simulators/engine"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
@@ -132,10 +131,9 @@ func serve(opts engine.Options, address, socket string) error {
 		return err
 	}
 	ended := make(chan error, 3)
-	var watch sync.WaitGroup
 	if opts.HNS != nil {
 		begun := make(chan struct{})
-		watch.Go(func() { ended <- e.Watch(ctx, func() { close(begun) }) })
+		go func() { ended <- e.Watch(ctx, func() { close(begun) }) }()
 		select {
 		case <-begun:
 		case err := <-ended:
@@ -146,9 +144,8 @@ func serve(opts engine.Options, address, socket string) error {
 		go func() { ended <- server.Serve(listener) }()
 	}
 	fmt.Println("ready")
-	if err := <-ended; err != nil && !errors.Is(err, http.ErrServerClosed) {
+	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
-	watch.Wait() // it ends the containers
 	return nil
 }
