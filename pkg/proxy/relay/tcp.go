@@ -288,14 +288,8 @@ func (f *routines) dial(client netip.Addr, m *limits.Member, step choose.Step) (
 	return conn, err
 }
 
-// SharedPorts says that connections to different endpoints may have one source port. The model of Windows' IP stack in the tests goes by it.
-const SharedPorts = true
-
 func dial(ctx context.Context, target netip.AddrPort, timeout time.Duration) (*net.TCPConn, error) {
 	dialer := net.Dialer{Timeout: timeout, Control: control(func(fd uintptr) error {
-		if !SharedPorts {
-			return nil
-		}
 		if err := sharePort(fd); err != nil {
 			klog.V(4).InfoS("Source ports are not shared between endpoints", "err", err)
 		}

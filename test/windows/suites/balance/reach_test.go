@@ -21,7 +21,6 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/hnslb"
 	"github.com/winkube/winkube/pkg/proxy/portproxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
-	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/test/windows/simulators/iphelper"
 	"github.com/winkube/winkube/test/windows/simulators/ipstack"
@@ -259,7 +258,7 @@ func (h *reachHost) serve(backEnd string, dsr bool) ipstack.Surroundings {
 	}
 	var held []netip.Addr
 	out := ipstack.Surroundings{Build: h.build, Node: reachNode, Adapter: h.own, Gateway: netip.MustParseAddr("192.168.1.1"), API: reachAPI,
-		Peer: netip.MustParseAddr("192.168.1.12"), Remote: reachRemote.Addr(), Pod: reachPod, Relay: "proxy.exe", SharedPorts: relay.SharedPorts,
+		Peer: netip.MustParseAddr("192.168.1.12"), Remote: reachRemote.Addr(), Pod: reachPod, Relay: "proxy.exe", SharedPorts: true,
 		Cluster: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16"), reachService}}
 	for _, r := range reachTable.Routes {
 		out.Fronts = append(out.Fronts, ipstack.Front{Name: r.Service.Name, Addr: r.Front, UDP: r.Protocol == v1.ProtocolUDP, Outer: r.Kind == proxy.ExternalIP, Targets: []netip.AddrPort{r.Backends[0].Addr}})
