@@ -8,6 +8,7 @@ import (
 	config "k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/daemon/daemontest"
 )
 
 // TestUpstream: each flag and field of upstream's kube-proxy has one class, and the page says which. `go test -C hack/tools/kubernetes ./flags`
@@ -23,18 +24,7 @@ func TestUpstream(t *testing.T) {
 		t.Error(err)
 	}
 	const page = "../../../docs/reference/upstream-kube-proxy.md"
-	if *updatePage {
-		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.ReplaceAll(string(want), "\r\n", "\n") != got {
-		t.Errorf("%s differs from the program (run with -update)", page)
-	}
+	daemontest.Page(t, page, got, *updatePage)
 }
 
 // TestPromises: a setting that promises what is not there is refused. A proxy that runs keeps its configuration when the

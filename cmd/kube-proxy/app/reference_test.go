@@ -2,13 +2,12 @@ package app
 
 import (
 	"flag"
-	"os"
-	"strings"
 	"testing"
 
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/daemon/daemontest"
 )
 
 var updatePage = flag.Bool("update", false, "rewrite the page of flags")
@@ -26,18 +25,7 @@ func TestReference(t *testing.T) {
 	klog.InitFlags(logs)
 	logs.VisitAll(func(f *flag.Flag) { fs.Lookup(f.Name).DefValue = "" }) // another test may have set them
 	got := daemon.Reference("`proxy`", "KubeProxyConfiguration", fs, bindings)
-	if *updatePage {
-		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.ReplaceAll(string(want), "\r\n", "\n") != got {
-		t.Errorf("%s differs from the program's flags (run with -update)", page)
-	}
+	daemontest.Page(t, page, got, *updatePage)
 }
 
 var systemFlags = []string{"interface"}

@@ -9,6 +9,7 @@ import (
 	config "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/winkube/winkube/pkg/daemon"
+	"github.com/winkube/winkube/pkg/daemon/daemontest"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -24,24 +25,7 @@ func TestUpstream(t *testing.T) {
 	if err != nil {
 		t.Error(err)
 	}
-	comparePage(t, "../../../docs/reference/upstream-kubelet.md", got)
-}
-
-// comparePage compares a page with the one that a test has made.
-func comparePage(t *testing.T, page, got string) {
-	t.Helper()
-	if *update {
-		if err := os.WriteFile(page, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.ReplaceAll(string(want), "\r\n", "\n") != got {
-		t.Errorf("%s differs from the program (run with -update)", page)
-	}
+	daemontest.Page(t, "../../../docs/reference/upstream-kubelet.md", got, *update)
 }
 
 // TestPromises: a setting that promises what is not there is refused, on the command line and in a file, and names what would be right. Values that ask
