@@ -44,7 +44,6 @@ var refusedHere = []daemon.Foreign{
 	{Flag: "log-text-split-stream", Field: "logging.options.text.splitStream", Bool: true, Same: []string{"false"}, Want: "false", Why: noLogStream},
 	{Field: "memorySwap.swapBehavior", Same: []string{"NoSwap"}, Want: "NoSwap, or no value", Why: "a container with a memory limit has no swap"},
 	{Field: "memoryReservationPolicy", Same: []string{"None"}, Want: "None", Why: noMemoryQoS},
-	{Field: "memoryThrottlingFactor", Same: []string{"0.9"}, Want: "0.9, which is upstream's default, or no value", Why: noMemoryQoS},
 	{Field: "singleProcessOOMKill", Same: []string{"true"}, Want: "true, or no value", Why: "Docker lets the kernel kill single processes of a container"},
 	{Field: "userNamespaces", Same: []string{"65536"}, Want: "no value", Why: "Docker cannot give a pod its own user namespace"},
 	{Field: "tracing", Want: "no value", Why: "the kubelet sends no traces"},
@@ -69,6 +68,7 @@ var ignoredHere = []daemon.Foreign{
 	{Flag: "hairpin-mode", Field: "hairpinMode", Same: []string{"promiscuous-bridge", "hairpin-veth"}, Why: "proxy serves Services on the node; a pod reaches itself without hairpin"},
 	{Flag: "log-json-info-buffer-size", Field: "logging.options.json.infoBufferSize", Same: []string{"0"}, Why: noLogStream},
 	{Flag: "log-text-info-buffer-size", Field: "logging.options.text.infoBufferSize", Same: []string{"0"}, Why: noLogStream},
+	{Field: "memoryThrottlingFactor", Same: []string{"0.9"}, Why: noMemoryQoS}, // upstream uses it with the feature gate MemoryQoS alone, off by default
 	{Field: "containerLogMaxWorkers", Same: []string{"1"}, Why: "Docker rotates the logs"},
 	{Field: "containerLogMonitorInterval", Same: []string{"10s"}, Why: "Docker rotates the logs"},
 	{Field: "configMapAndSecretChangeDetectionStrategy", Same: []string{"Watch"}, Why: "the kubelet watches the objects that its pods use"},

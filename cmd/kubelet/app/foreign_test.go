@@ -54,6 +54,7 @@ func TestPromises(t *testing.T) {
 		{"--log-text-info-buffer-size=64Ki", "logging: {options: {text: {infoBufferSize: 64Ki}}}", ""},
 		{"", "memorySwap: {swapBehavior: LimitedSwap}", "want NoSwap, or no value"},
 		{"", "memorySwap: {swapBehavior: NoSwap}", "want no value, or a host without swap"},
+		{"", "memoryThrottlingFactor: 0.8", ""}, // without the feature gate MemoryQoS it means nothing to upstream either
 		{"", "tracing: {endpoint: x, samplingRatePerMillion: 0}", "want no value"},
 		{"", "singleProcessOOMKill: false", "want true, or no value"},
 		{"", "userNamespaces: {idsPerPod: 131072}", "want no value"},
