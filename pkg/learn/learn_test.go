@@ -160,6 +160,7 @@ type world struct {
 	services []*v1.Service
 	unread   error
 	facts    report.Facts
+	looked   chan struct{} // gets a value when the Services are read; nil: nothing waits for that
 	changed  chan func()
 	answers  chan answer
 }
@@ -172,6 +173,10 @@ type answer struct {
 func (w *world) all() ([]*v1.Service, error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	select {
+	case w.looked <- struct{}{}:
+	default:
+	}
 	return w.services, w.unread
 }
 
@@ -205,7 +210,7 @@ func (w *world) set(services []*v1.Service, facts report.Facts) {
 // TestCluster: nothing is known before Services are read; events deliver later changes; queries to a DNS without an answer are repeated,
 // and pods wait only for its first answer.
 func TestCluster(t *testing.T) {
-	w := &world{unread: errors.New("not read yet"), changed: make(chan func(), 1), answers: make(chan answer)}
+	w := &world{unread: errors.New("not read yet"), looked: make(chan struct{}, 1), changed: make(chan func(), 1), answers: make(chan answer)}
 	clock := testclock.NewFakeClock(time.Unix(1000, 0))
 	c := New(Flags{}, Parts{Services: w.all, Reports: w, Ask: w.ask, Clock: clock})
 	changes := make(chan struct{}, 100)
@@ -222,6 +227,7 @@ func TestCluster(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- c.Run(ctx) }()
 	reported := <-w.changed
+	<-w.looked // or Kick would cause a second look, which asks before the clock moves
 	if _, _, read := c.Ranges(); read {
 		t.Error("known before Services were read")
 	}
