@@ -53,7 +53,7 @@ const relayed = `"Relaying all Services: the kernel cannot decide for clients wh
 var refusals = []refusal{
 	{"no cgroup2", func() error {
 		for {
-			root, err := rootCgroup()
+			root, err := RootCgroup()
 			if err != nil {
 				return nil
 			}

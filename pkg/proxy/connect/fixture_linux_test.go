@@ -40,7 +40,7 @@ func inCgroup(t testing.TB) string {
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
 	}
-	root, err := rootCgroup()
+	root, err := RootCgroup()
 	if err != nil {
 		t.Skip(err)
 	}

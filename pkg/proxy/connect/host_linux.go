@@ -22,7 +22,7 @@ const (
 // locate finds the cgroup and the directory of its pins. Each cgroup of a host has its own.
 func (k *linuxKernel) locate() error {
 	if k.cgroup == "" {
-		root, err := rootCgroup()
+		root, err := RootCgroup()
 		if err != nil {
 			return err
 		}
@@ -51,8 +51,9 @@ func inodeOf(path string) (uint64, error) {
 	return stat.Ino, nil
 }
 
-// rootCgroup returns the mount point of cgroup2, alone or next to v1. All processes of the host are in it.
-func rootCgroup() (string, error) {
+// RootCgroup returns the cgroup whose clients are served by default: the mount point of cgroup2, alone or next to v1. All processes of the host
+// are in it.
+func RootCgroup() (string, error) {
 	if inode, err := inodeOf("/proc/self/ns/cgroup"); err != nil || inode != firstCgroupNamespace {
 		return "", errors.New("this process has a cgroup namespace and does not see the host's cgroups; name one by --connect-cgroup")
 	}

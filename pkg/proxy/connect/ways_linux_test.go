@@ -40,7 +40,7 @@ func TestProcesses(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	root, err := rootCgroup()
+	root, err := RootCgroup()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,6 +26,7 @@ import (
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/winkube/winkube/pkg/proxy/connect"
 	"github.com/winkube/winkube/test/apiserver"
 	"github.com/winkube/winkube/test/lab"
 )
@@ -96,9 +97,9 @@ func inCgroup(cmd *exec.Cmd, mode string) error {
 	if mode != connectMode {
 		return cmd.Run()
 	}
-	root := "/sys/fs/cgroup"
-	if _, err := os.Stat(root + "/unified/cgroup.procs"); err == nil { // beside version 1
-		root += "/unified"
+	root, err := connect.RootCgroup()
+	if err != nil {
+		return err
 	}
 	group := filepath.Join(root, "winkube-control")
 	if err := os.Mkdir(group, 0o755); err != nil && !errors.Is(err, os.ErrExist) {

@@ -9,19 +9,17 @@ import (
 	"os/exec"
 	"path/filepath"
 	"syscall"
+
+	balancer "github.com/winkube/winkube/pkg/proxy/connect"
 )
 
 // connect is our proxy in mode connect: the kernel selects the endpoint for clients in a cgroup, before the relay sees
 // them.
 func (r *rig) connect(ctx context.Context) side {
 	missing := func(err error) side { return side{name: "connect", namespace: chosen, missing: err.Error()} }
-	mounts, err := filepath.Glob("/sys/fs/cgroup/unified/cgroup.procs")
+	root, err := balancer.RootCgroup()
 	if err != nil {
 		return missing(err)
-	}
-	root := "/sys/fs/cgroup"
-	if len(mounts) > 0 {
-		root = filepath.Dir(mounts[0])
 	}
 	cgroup := filepath.Join(root, chosen)
 	if err := os.MkdirAll(cgroup, 0o755); err != nil {
