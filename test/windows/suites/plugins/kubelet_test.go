@@ -194,6 +194,12 @@ func webPod() *v1.Pod {
 			{Name: "helper", Image: "app", ImagePullPolicy: v1.PullIfNotPresent}}}}
 }
 
+// attached reports whether both of webPod's containers have the pod's endpoint. A container runs, and its pod has phase Running, before it is attached.
+func (m *member) attached() bool {
+	state := m.state()
+	return strings.Contains(state, "app, helper") || strings.Contains(state, "helper, app")
+}
+
 // TestKubelet runs kubelet.exe with the documented flags and configuration, other projects' plugins, and a pod of two
 // containers.
 func TestKubelet(t *testing.T) {
@@ -211,7 +217,7 @@ func playKubelet(t *testing.T, build int, plugin string) {
 	var pod *v1.Pod
 	m.until("the pod runs", func() bool {
 		pod, _ = m.api.Get("/api/v1/namespaces/default/pods/web").(*v1.Pod)
-		return pod != nil && pod.Status.Phase == v1.PodRunning && pod.Status.PodIP == cniplugins.Documented.First() && strings.Contains(m.state(), "app, helper") || strings.Contains(m.state(), "helper, app")
+		return pod != nil && pod.Status.Phase == v1.PodRunning && pod.Status.PodIP == cniplugins.Documented.First() && m.attached()
 	})
 	golden(t, filepath.Join("testdata", "kubelet-"+plugin+".state"), strings.ReplaceAll(m.state(), "helper, app", "app, helper"))
 

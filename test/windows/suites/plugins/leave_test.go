@@ -22,7 +22,7 @@ func TestLeave(t *testing.T) {
 				m.set(webPod())
 				m.until("the pod runs", func() bool {
 					pod, _ := m.api.Get("/api/v1/namespaces/default/pods/web").(*v1.Pod)
-					return pod != nil && pod.Status.Phase == v1.PodRunning && strings.Contains(m.state(), "attached to")
+					return pod != nil && pod.Status.Phase == v1.PodRunning && m.attached()
 				})
 				stop()
 				end, err := m.Relay(t.Context(), `\\.\pipe\engine-2`, m.engine.Listener.Addr().String())
