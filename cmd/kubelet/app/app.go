@@ -121,6 +121,9 @@ func prepare(args []string) (*options, *pflag.FlagSet, kubelet.Config, error) {
 		return plain, given, kubelet.Config{}, err
 	}
 	cfg, err := o.settings(facts)
+	if err == nil {
+		err = o.checkKernel(facts.OS, os.DirFS("/proc/sys"))
+	}
 	if err != nil {
 		return o, fs, cfg, o.file.Located(err)
 	}

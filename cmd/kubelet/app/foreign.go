@@ -31,7 +31,6 @@ var refusedHere = []daemon.Foreign{
 	{Flag: "qos-reserved", Field: "qosReserved", Want: "no value", Why: "memory is not reserved for guaranteed pods beyond their requests"},
 	{Flag: "cpu-cfs-quota", Field: "cpuCFSQuota", Bool: true, Same: []string{"true"}, Want: "true, and pods without CPU limits", Why: "the engine enforces the CPU limits of pods"},
 	{Flag: "cpu-cfs-quota-period", Field: "cpuCFSQuotaPeriod", Same: []string{"100ms", "0s"}, Want: "100ms", Why: "the period is the kernel's default"},
-	{Flag: "protect-kernel-defaults", Field: "protectKernelDefaults", Bool: true, Same: []string{"false"}, Want: "false, and files in /etc/sysctl.d", Why: "the kubelet neither compares nor changes the kernel's settings"},
 	{Flag: "enable-controller-attach-detach", Field: "enableControllerAttachDetach", Bool: true, Same: []string{"true"}, Want: "true", Why: "the controller of the control plane attaches volumes"},
 	{Flag: "local-storage-capacity-isolation", Field: "localStorageCapacityIsolation", Bool: true, Same: []string{"true"}, Want: "true", Why: "limits of ephemeral storage are always enforced"},
 	{Flag: "runonce", Field: "runOnce", Bool: true, Same: []string{"false"}, Want: "false", Why: "the kubelet runs until it is stopped"},

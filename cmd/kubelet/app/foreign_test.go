@@ -4,6 +4,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"testing/fstest"
 
 	"github.com/spf13/pflag"
 	config "k8s.io/kubelet/config/v1beta1"
@@ -44,8 +45,6 @@ func TestPromises(t *testing.T) {
 		{"--topology-manager-policy-options=a=true", "topologyManagerPolicyOptions: {a: \"true\"}", "want no options"},
 		{"--reserved-cpus=0-1", "reservedSystemCPUs: 0-1", "want no value, and --system-reserved=cpu=..."},
 		{"--reserved-memory=0:memory=1Gi", "reservedMemory: [{numaNode: 0, limits: {memory: 1Gi}}]", "want no value, and --system-reserved=memory=..."},
-		{"--protect-kernel-defaults", "protectKernelDefaults: true", "want false, and files in /etc/sysctl.d"},
-		{"--protect-kernel-defaults=false", "protectKernelDefaults: false", ""},
 		{"--cpu-cfs-quota=false", "cpuCFSQuota: false", "want true, and pods without CPU limits"},
 		{"--cpu-cfs-quota", "cpuCFSQuota: true", ""},
 		{"--cpu-cfs-quota-period=10ms", "cpuCFSQuotaPeriod: 10ms", "want 100ms"},
@@ -116,6 +115,30 @@ func TestSmallSettings(t *testing.T) {
 	}
 	if notes := o.notes(); len(notes) > 0 {
 		t.Errorf("notes %q", notes)
+	}
+}
+
+// TestProtectKernelDefaults: the setting compares the kernel's settings, on Linux alone, and the error has its place in the file.
+func TestProtectKernelDefaults(t *testing.T) {
+	file := write(t, t.TempDir(), "config.yaml", header+"protectKernelDefaults: true\n")
+	o, _ := parse(t, "--api-servers=https://x", "--config="+file)
+	sys := fstest.MapFS{}
+	for path, value := range map[string]string{"vm/overcommit_memory": "0", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1", "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000"} {
+		sys[path] = &fstest.MapFile{Data: []byte(value + "\n")}
+	}
+	err := o.file.Located(o.checkKernel("linux", sys))
+	if err == nil || !strings.Contains(err.Error(), "config.yaml:3: protectKernelDefaults: --protect-kernel-defaults=true: the kernel has vm.overcommit_memory=0, want 1; write") {
+		t.Error(err)
+	}
+	sys["vm/overcommit_memory"].Data = []byte("1\n")
+	if err := o.checkKernel("linux", sys); err != nil {
+		t.Error(err)
+	}
+	if err := o.checkKernel("windows", fstest.MapFS{}); err != nil {
+		t.Error(err)
+	}
+	if o, _ := parse(t, "--api-servers=https://x"); o.checkKernel("linux", fstest.MapFS{}) != nil {
+		t.Error("it is compared by default")
 	}
 }
 

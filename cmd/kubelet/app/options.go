@@ -166,6 +166,7 @@ func addLimitFlags(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.long("podPidsLimit", "pod-max-pids", c.PodPidsLimit, "`number` of processes and threads of one pod; -1: no limit (Linux)")
 	f.number("oomScoreAdj", "oom-score-adj", c.OOMScoreAdj, "oom_score_adj of this process, -1000 to 1000 (Linux)")
 	f.long("maxOpenFiles", "max-open-files", &c.MaxOpenFiles, "`number` of files that this process may have open (Linux)")
+	f.on("protectKernelDefaults", "protect-kernel-defaults", &c.ProtectKernelDefaults, "end with an error unless the kernel's settings are those of a hardened node (Linux)")
 	f.on("seccompDefault", "seccomp-default", c.SeccompDefault, "use Docker's default seccomp profile for containers without a profile (Linux)")
 	f.texts("allowedUnsafeSysctls", "allowed-unsafe-sysctls", &c.AllowedUnsafeSysctls, "sysctls that pods may set besides the safe ones, for example `kernel.msg*,net.core.somaxconn` (Linux)")
 }

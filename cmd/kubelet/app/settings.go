@@ -2,6 +2,7 @@ package app
 
 import (
 	"fmt"
+	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -71,6 +72,17 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 		}
 	}
 	return s.Config, nil
+}
+
+// checkKernel is the error of --protect-kernel-defaults. sys is /proc/sys.
+func (o *options) checkKernel(system string, sys fs.FS) error {
+	if !o.config.ProtectKernelDefaults || system != "linux" {
+		return nil
+	}
+	if err := host.CheckKernelDefaults(sys); err != nil {
+		return fmt.Errorf("--protect-kernel-defaults=true: %w", err)
+	}
+	return nil
 }
 
 func (s *settings) files() error {
