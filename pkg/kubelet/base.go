@@ -13,6 +13,7 @@ import (
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/docker/engine"
@@ -86,7 +87,7 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	b.csiKind = newCSIKind(cfg, here, b.csi, b.events, b.nodeChanged)
 	b.flexKind = newFlexKind(cfg, here, reader, b.nodeChanged)
 	b.volumes, err = kinds.New(here,
-		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Prepared: cfg.Counters.VolumePrepared},
+		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Run: command.New(), Prepared: cfg.Counters.VolumePrepared},
 		otherKinds(b.csiKind, b.flexKind)...)
 	if err != nil {
 		return b, err

@@ -21,13 +21,13 @@ import (
 // which lies outside of the pod's directory. It remembers nothing.
 type share struct{ server string }
 
-func (share) Name() string { return "kubernetes.io/nfs" }
+func (share) Name() string { return "kubernetes.io/quobyte" }
 
-func (share) source(v volume.Volume) *v1.NFSVolumeSource {
+func (share) source(v volume.Volume) *v1.QuobyteVolumeSource {
 	if v.PV != nil {
-		return v.PV.Spec.NFS
+		return v.PV.Spec.Quobyte
 	}
-	return v.Spec.NFS
+	return v.Spec.Quobyte
 }
 
 func (k share) Has(v volume.Volume) bool { return k.source(v) != nil }
@@ -41,7 +41,7 @@ func (k share) Prepare(ctx context.Context, v volume.Volume) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	data, err := os.ReadFile(filepath.Join(k.server, k.source(v).Path))
+	data, err := os.ReadFile(filepath.Join(k.server, k.source(v).Volume))
 	if err := errors.Join(err, ctx.Err(), os.MkdirAll(dir, 0o755), os.MkdirAll(filepath.Join(k.server, "sessions"), 0o755)); err != nil {
 		return "", err
 	}
@@ -82,13 +82,13 @@ func TestOtherKind(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			p := volumetest.Pod(volumetest.Vol("inline", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "export", ReadOnly: true}}), volumetest.ClaimVol(false),
+			p := volumetest.Pod(volumetest.Vol("inline", v1.VolumeSource{Quobyte: &v1.QuobyteVolumeSource{Volume: "export", ReadOnly: true}}), volumetest.ClaimVol(false),
 				volumetest.Vol("tmp", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}))
-			if _, err := r.Prepare(t.Context(), p); err == nil || !strings.Contains(err.Error(), "volume kind nfs is not supported") {
+			if _, err := r.Prepare(t.Context(), p); err == nil || !strings.Contains(err.Error(), "volume kind quobyte is not supported") {
 				t.Errorf("before it is in the table: %v", err)
 			}
 			r.Restart(share{server})
-			r.Bind("data", v1.PersistentVolumeSource{NFS: &v1.NFSVolumeSource{Path: "export"}})
+			r.Bind("data", v1.PersistentVolumeSource{Quobyte: &v1.QuobyteVolumeSource{Volume: "export"}})
 			if _, err := r.Prepare(t.Context(), p); err == nil || !strings.Contains(err.Error(), `MountVolume.SetUp failed for volume "v" : open `) {
 				t.Errorf("the kind's own error: %v", err)
 			}
@@ -96,7 +96,7 @@ func TestOtherKind(t *testing.T) {
 				write(text)
 				paths := r.MustPrepare(p)
 				for name, readOnly := range map[string]bool{"inline": true, "v": false} {
-					if want := filepath.Join(r.Host.Root, "pods/uid-1/volumes/kubernetes.io~nfs", name); paths[name] != want {
+					if want := filepath.Join(r.Host.Root, "pods/uid-1/volumes/kubernetes.io~quobyte", name); paths[name] != want {
 						t.Errorf("%s lies at %s, want %s", name, paths[name], want)
 					}
 					m, err := r.Mount(p, v1.VolumeMount{Name: name, MountPath: "/x"})
@@ -106,7 +106,7 @@ func TestOtherKind(t *testing.T) {
 					if got := volumetest.Tree(t, m.HostPath); got != "f 644 "+text+"\n" {
 						t.Errorf("%s has %s, want %s", name, got, text)
 					}
-					if got := r.Plugin(p, &v1.Volume{Name: name, VolumeSource: v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}}); got != "kubernetes.io/nfs" {
+					if got := r.Plugin(p, &v1.Volume{Name: name, VolumeSource: v1.VolumeSource{Quobyte: &v1.QuobyteVolumeSource{}}}); got != "kubernetes.io/quobyte" {
 						t.Errorf("%s has the kind %q", name, got)
 					}
 				}
@@ -153,13 +153,13 @@ func TestCleanKindFails(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(server, "export"), []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	p := volumetest.Pod(volumetest.Vol("v", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Path: "export"}}))
+	p := volumetest.Pod(volumetest.Vol("v", v1.VolumeSource{Quobyte: &v1.QuobyteVolumeSource{Volume: "export"}}))
 	dir := r.MustPrepare(p)["v"]
 	session := share{server}.session("uid-1", "v")
 	if err := errors.Join(os.Remove(session), os.MkdirAll(filepath.Join(session, "busy"), 0o755)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.Clean(t.Context(), p.UID); err == nil || !strings.Contains(err.Error(), "kubernetes.io/nfs") {
+	if err := r.Clean(t.Context(), p.UID); err == nil || !strings.Contains(err.Error(), "kubernetes.io/quobyte") {
 		t.Errorf("a kind that fails: %v", err)
 	}
 	if _, err := os.Stat(filepath.Dir(dir)); err != nil {

@@ -109,7 +109,7 @@ func TestPrepared(t *testing.T) {
 	}
 	r.API.ConfigMaps["conf"] = map[string]string{"a": "1"}
 	p := volumetest.Pod(volumetest.ConfigMapVol("conf", "conf"), volumetest.ConfigMapVol("none", "none"), volumetest.Vol("tmp", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}}),
-		volumetest.Vol("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}), volumetest.Vol("nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}))
+		volumetest.Vol("host", v1.VolumeSource{HostPath: &v1.HostPathVolumeSource{Path: t.TempDir()}}), volumetest.Vol("iscsi", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}))
 	if _, err := r.Prepare(t.Context(), p); err == nil {
 		t.Error("a ConfigMap that is not there is no error")
 	}
@@ -142,7 +142,7 @@ func TestPlugin(t *testing.T) {
 	}
 	for want, source := range map[string]v1.VolumeSource{
 		"kubernetes.io/secret": {Secret: &v1.SecretVolumeSource{}}, "kubernetes.io/projected": {Projected: &v1.ProjectedVolumeSource{}},
-		"kubernetes.io/downward-api": {DownwardAPI: &v1.DownwardAPIVolumeSource{}}, "kubernetes.io/image": {Image: &v1.ImageVolumeSource{}}, "": {NFS: &v1.NFSVolumeSource{}},
+		"kubernetes.io/downward-api": {DownwardAPI: &v1.DownwardAPIVolumeSource{}}, "kubernetes.io/image": {Image: &v1.ImageVolumeSource{}}, "kubernetes.io/nfs": {NFS: &v1.NFSVolumeSource{}}, "": {ISCSI: &v1.ISCSIVolumeSource{}},
 	} {
 		v := volumetest.Vol("v", source)
 		if got := r.Plugin(p, &v); got != want {

@@ -57,8 +57,8 @@ func badPods(node string) []badPod {
 			mount(pod, "/sample", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})
 		}, start, "", "Failed", "/sample"},
 		{"volume-kind", func(pod *v1.Pod) {
-			mount(pod, "/v", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "10.96.255.254", Path: "/"}})
-		}, []string{"ContainerCreating"}, "", "FailedMount", "nfs"},
+			mount(pod, "/v", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.96.255.254", IQN: "iqn.2001-04.com.example:storage"}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", "volume kind iscsi is not supported"},
 		{"host-users", func(pod *v1.Pod) { pod.Spec.HostUsers = &no },
 			[]string{"ContainerCreating"}, "", "FailedCreatePodSandBox", "hostUsers"},
 		{"runtime-class", func(pod *v1.Pod) { pod.Spec.RuntimeClassName = new(unknownClass) },

@@ -94,7 +94,7 @@ func TestOptionalAndMissing(t *testing.T) {
 		{"missing key", v1.VolumeSource{Secret: &v1.SecretVolumeSource{SecretName: "s", Items: []v1.KeyToPath{{Key: "no", Path: "p"}}}}, "references non-existent secret key: no"},
 		{"missing config key", v1.VolumeSource{ConfigMap: &v1.ConfigMapVolumeSource{LocalObjectReference: v1.LocalObjectReference{Name: "conf"}, Items: []v1.KeyToPath{{Key: "no", Path: "p"}}}}, "references non-existent config key: no"},
 		{"claim", v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: "data"}}, `error processing PVC shop/data: failed to fetch PVC from API server: persistentvolumeclaims "data" not found`},
-		{"nfs", v1.VolumeSource{NFS: &v1.NFSVolumeSource{}}, "volume kind nfs is not supported by this node agent; use hostPath, emptyDir"},
+		{"iscsi", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{}}, "volume kind iscsi is not supported by this node agent; use hostPath, emptyDir"},
 		{"rbd", v1.VolumeSource{RBD: &v1.RBDVolumeSource{}}, "volume kind rbd is not supported by this node agent; use a PersistentVolume of the CSI driver rbd.csi.ceph.com, on a Linux node"},
 		{"cephfs", v1.VolumeSource{CephFS: &v1.CephFSVolumeSource{}}, "volume kind cephfs is not supported by this node agent; use a PersistentVolume of the CSI driver cephfs.csi.ceph.com"},
 		{"none", v1.VolumeSource{}, "volume kind none is not supported"},

@@ -11,6 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/atomic"
 )
@@ -31,6 +32,7 @@ type Parts struct {
 	Objects Objects
 	Images  Images
 	Clock   clock.PassiveClock
+	Run     command.Runner
 	// Prepared is called with how long it took to make a volume of that plugin ready, or why it could not be.
 	Prepared func(plugin string, took time.Duration, err error)
 }
@@ -56,7 +58,7 @@ func All(host volume.Host, parts Parts) []volume.Kind {
 		&local{host: &host},
 	}
 	if host.Platform.OS != "windows" {
-		all = append(all, newImages(host, parts.Images))
+		all = append(all, newImages(host, parts.Images), newNFS(&host, parts.Run))
 	}
 	return all
 }

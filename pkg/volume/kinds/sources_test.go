@@ -13,7 +13,7 @@ import (
 // TestEverySource gives a pod each kind of volume that the API has. What this agent has not must be refused by its name.
 func TestEverySource(t *testing.T) {
 	have := map[string]bool{"hostPath": true, "emptyDir": true, "secret": true, "configMap": true, "projected": true, "downwardAPI": true,
-		"persistentVolumeClaim": true, "ephemeral": true, "image": true}
+		"persistentVolumeClaim": true, "ephemeral": true, "image": true, "nfs": true}
 	refused := 0
 	for field := range reflect.TypeFor[v1.VolumeSource]().Fields() {
 		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")

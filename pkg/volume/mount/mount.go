@@ -21,6 +21,8 @@ type Mounter interface {
 	Bind(source *os.File, target string) error
 	// Unmount removes the topmost mount from target, without following links. Nothing mounted there is no error.
 	Unmount(target string) error
+	// Force is Unmount for a server that does not answer: requests that wait for it fail, and what was not written is lost.
+	Force(target string) error
 	// IsMount says whether something is mounted at path; false when path does not exist.
 	IsMount(path string) (bool, error)
 	// Below lists what is mounted at dir or below it, in the order of mounting.
@@ -38,6 +40,9 @@ func (None) Bind(*os.File, string) error { return errors.ErrUnsupported }
 
 // Unmount does nothing.
 func (None) Unmount(string) error { return nil }
+
+// Force does nothing.
+func (None) Force(string) error { return nil }
 
 // IsMount returns false.
 func (None) IsMount(string) (bool, error) { return false, nil }

@@ -39,8 +39,14 @@ func (kernel) Bind(source *os.File, target string) error {
 	return nil
 }
 
-func (kernel) Unmount(target string) error {
-	err := unix.Unmount(target, unix.UMOUNT_NOFOLLOW)
+func (kernel) Unmount(target string) error { return unmount(target, unix.UMOUNT_NOFOLLOW) }
+
+func (kernel) Force(target string) error {
+	return unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_FORCE)
+}
+
+func unmount(target string, flags int) error {
+	err := unix.Unmount(target, flags)
 	if errors.Is(err, unix.EBUSY) { // a process uses it; the mount disappears with the last one
 		err = unix.Unmount(target, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 	}

@@ -22,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	testclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/kinds"
@@ -118,7 +119,9 @@ func (o *API) Node() *v1.Node { return o.ThisNode }
 type Kernel struct {
 	Points  []string
 	Options map[string]string
-	Stuck   string // what cannot be unmounted
+	Stuck   string        // what cannot be unmounted
+	Hung    chan struct{} // not nil: Unmount waits until Force or the test closes it
+	Forced  []string      // what was unmounted by force
 	mu      sync.Mutex
 }
 
@@ -159,6 +162,12 @@ func (k *Kernel) Unmount(target string) error {
 		return errors.New("cannot unmount: busy")
 	}
 	k.mu.Lock()
+	hung := k.Hung
+	k.mu.Unlock()
+	if hung != nil {
+		<-hung
+	}
+	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := len(k.Points) - 1; i >= 0; i-- {
 		if k.Points[i] == target {
@@ -167,6 +176,19 @@ func (k *Kernel) Unmount(target string) error {
 		}
 	}
 	return nil
+}
+
+// Force implements mount.Mounter. It ends a Hung Unmount.
+func (k *Kernel) Force(target string) error {
+	k.mu.Lock()
+	hung := k.Hung
+	k.Forced = append(k.Forced, target)
+	k.Hung = nil
+	k.mu.Unlock()
+	if hung != nil {
+		close(hung)
+	}
+	return k.Unmount(target)
 }
 
 // IsMount implements mount.Mounter.
@@ -203,6 +225,8 @@ type Rig struct {
 	Kernel *Kernel // not used with other Mounts
 	// Images is the engine that images come from; nil: a test without any.
 	Images kinds.Images
+	// Program runs instead of programs of the host; nil: there are none.
+	Program func(ctx context.Context, name string, args ...string) error
 	// Prepared is called as volume.Parts has it.
 	Prepared func(plugin string, took time.Duration, err error)
 	// SetAccess gets the access lists of pods on Windows.
@@ -245,7 +269,7 @@ func NewWith(t testing.TB, platform pod.Platform, mounts mount.Mounter) *Rig {
 // Restart makes a new Manager, which knows what lies on disk alone, with the kinds of this agent and others.
 func (r *Rig) Restart(others ...volume.Kind) {
 	r.t.Helper()
-	all := kinds.All(r.Host, kinds.Parts{Objects: r.API, Images: images{r}, Clock: r.Clock})
+	all := kinds.All(r.Host, kinds.Parts{Objects: r.API, Images: images{r}, Clock: r.Clock, Run: r})
 	parts := volume.Parts{Claims: r.API, Kinds: append(all, others...), Clock: r.Clock,
 		Prepared: func(plugin string, took time.Duration, err error) { r.Prepared(plugin, took, err) }}
 	m, err := volume.New(r.Host, parts)
@@ -264,6 +288,14 @@ func (i images) Ensure(ctx context.Context, p *v1.Pod, v *v1.Volume) (pod.Image,
 
 func (i images) Export(ctx context.Context, id string) (io.ReadCloser, error) {
 	return i.Images.Export(ctx, id)
+}
+
+// Run implements command.Runner: programs of the host are the test's.
+func (r *Rig) Run(ctx context.Context, _ []byte, name string, args ...string) ([]byte, error) {
+	if r.Program == nil {
+		return nil, fmt.Errorf("cannot run %q: %w", name, command.ErrNotFound)
+	}
+	return nil, r.Program(ctx, name, args...)
 }
 
 // MustPrepare is Prepare of a pod that cannot fail.
