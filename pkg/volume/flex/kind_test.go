@@ -426,7 +426,7 @@ func TestHungDriver(t *testing.T) {
 		r.driver.hung["mount"] = make(chan struct{})
 		r.driver.mu.Unlock()
 		b := r.inline("b", v1.FlexVolumeSource{Driver: driverName})
-		for begin = time.Now(); time.Since(begin) < callTime; {
+		for begin = time.Now(); time.Since(begin) < callTime-callWait; {
 			if _, err = r.Prepare(t.Context(), b); err == nil {
 				t.Fatal("mounted")
 			}
@@ -434,7 +434,11 @@ func TestHungDriver(t *testing.T) {
 		r.driver.mu.Lock()
 		delete(r.driver.hung, "mount")
 		r.driver.mu.Unlock()
+		time.Sleep(callWait / 2) // the next waits less than callWait
 		r.MustPrepare(b)
+		if got := time.Since(begin); got != callTime {
+			t.Errorf("the driver was killed after %s, want %s", got, callTime)
+		}
 		r.mustClean("b")
 		r.nothingLeft()
 	})
