@@ -39,20 +39,33 @@ func (c controller) ControllerGetCapabilities(context.Context, *pb.ControllerGet
 	return out, nil
 }
 
-// mountable says what is wrong with capabilities of a volume.
-func mountable(all ...*pb.VolumeCapability) error {
+// asksBlock reports whether capabilities ask for a block device, or what is wrong with them.
+func asksBlock(all ...*pb.VolumeCapability) (bool, error) {
 	if len(all) == 0 {
-		return status.Error(codes.InvalidArgument, "want volume_capability")
+		return false, status.Error(codes.InvalidArgument, "want volume_capability")
 	}
+	blocks := 0
 	for _, one := range all {
 		if one == nil || one.GetAccessType() == nil && one.GetAccessMode() == nil {
-			return status.Error(codes.InvalidArgument, "want volume_capability with an access type and mode")
+			return false, status.Error(codes.InvalidArgument, "want volume_capability with an access type and mode")
 		}
 		if one.GetBlock() != nil {
-			return status.Error(codes.InvalidArgument, "block volumes are not supported: this driver's volumes are directories")
+			blocks++
 		}
 	}
-	return nil
+	if blocks > 0 && blocks < len(all) {
+		return false, status.Error(codes.InvalidArgument, "want either block volumes or mounted ones: a volume cannot be both")
+	}
+	return blocks > 0, nil
+}
+
+// check says why the volume cannot be used as capabilities ask.
+func (t thing) check(all ...*pb.VolumeCapability) error {
+	block, err := asksBlock(all...)
+	if err == nil && block != t.Block {
+		err = status.Errorf(codes.InvalidArgument, "volume %s: block is %t, want access by it", t.ID, t.Block)
+	}
+	return err
 }
 
 // sizeOf is the size that a range asks for.
@@ -68,7 +81,8 @@ func (c controller) CreateVolume(_ context.Context, in *pb.CreateVolumeRequest) 
 	if in.GetName() == "" {
 		return nil, status.Error(codes.InvalidArgument, "want name")
 	}
-	if err := mountable(in.GetVolumeCapabilities()...); err != nil {
+	block, err := asksBlock(in.GetVolumeCapabilities()...)
+	if err != nil {
 		return nil, err
 	}
 	id := idOf(in.GetName())
@@ -77,7 +91,7 @@ func (c controller) CreateVolume(_ context.Context, in *pb.CreateVolumeRequest) 
 		return nil, err
 	}
 	defer release()
-	from, source, least, err := c.source(in.GetVolumeContentSource())
+	from, source, least, err := c.source(in.GetVolumeContentSource(), block)
 	if err != nil {
 		return nil, err
 	}
@@ -93,7 +107,7 @@ func (c controller) CreateVolume(_ context.Context, in *pb.CreateVolumeRequest) 
 		in.GetCapacityRange().GetLimitBytes() > 0 && have.Size > in.GetCapacityRange().GetLimitBytes()):
 		return nil, status.Errorf(codes.AlreadyExists, "volume %s exists with another size or source", in.GetName())
 	case !ok:
-		have = thing{ID: id, Name: in.GetName(), Size: size, Source: source, Accessible: c.accessible(in)}
+		have = thing{ID: id, Name: in.GetName(), Size: size, Source: source, Block: block, Accessible: c.accessible(in)}
 		if err := c.d.store.put(volumes, have, from); err != nil {
 			return nil, err
 		}
@@ -132,7 +146,7 @@ func (c controller) accessible(in *pb.CreateVolumeRequest) (out []map[string]str
 }
 
 // source is where a volume's first content is, what is noted of that, and how small the volume can be.
-func (c controller) source(of *pb.VolumeContentSource) (from, note string, size int64, err error) {
+func (c controller) source(of *pb.VolumeContentSource, block bool) (from, note string, size int64, err error) {
 	kind, id := snapshots, of.GetSnapshot().GetSnapshotId()
 	if of.GetVolume() != nil {
 		kind, id = volumes, of.GetVolume().GetVolumeId()
@@ -143,6 +157,9 @@ func (c controller) source(of *pb.VolumeContentSource) (from, note string, size 
 	t, ok, err := c.d.store.get(kind, id)
 	if err != nil || !ok {
 		return "", "", 0, cmp.Or(err, status.Errorf(codes.NotFound, "none of the %s is %q", kind, id))
+	}
+	if t.Block != block {
+		return "", "", 0, status.Errorf(codes.InvalidArgument, "%s %s: block is %t; want the same of the copy", kind, id, t.Block)
 	}
 	return c.d.store.content(kind, id), kind + " " + id, t.Size, nil
 }
@@ -164,10 +181,11 @@ func (c controller) ValidateVolumeCapabilities(_ context.Context, in *pb.Validat
 	if in.GetVolumeId() == "" || len(in.GetVolumeCapabilities()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "want volume_id and volume_capabilities")
 	}
-	if _, ok, err := c.d.store.get(volumes, in.GetVolumeId()); err != nil || !ok {
+	t, ok, err := c.d.store.get(volumes, in.GetVolumeId())
+	if err != nil || !ok {
 		return nil, cmp.Or(err, status.Errorf(codes.NotFound, "no volume %q", in.GetVolumeId()))
 	}
-	if err := mountable(in.GetVolumeCapabilities()...); err != nil {
+	if err := t.check(in.GetVolumeCapabilities()...); err != nil {
 		return &pb.ValidateVolumeCapabilitiesResponse{Message: err.Error()}, nil
 	}
 	return &pb.ValidateVolumeCapabilitiesResponse{Confirmed: &pb.ValidateVolumeCapabilitiesResponse_Confirmed{
@@ -254,7 +272,7 @@ func (c controller) CreateSnapshot(_ context.Context, in *pb.CreateSnapshotReque
 		if err != nil || !ok {
 			return nil, cmp.Or(err, status.Errorf(codes.NotFound, "no volume %q", in.GetSourceVolumeId()))
 		}
-		have = thing{ID: id, Name: in.GetName(), Size: of.Size, Source: of.ID, Created: time.Now()}
+		have = thing{ID: id, Name: in.GetName(), Size: of.Size, Source: of.ID, Block: of.Block, Created: time.Now()}
 		if err := c.d.store.put(snapshots, have, c.d.store.content(volumes, of.ID)); err != nil {
 			return nil, err
 		}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 
 	pb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -64,26 +65,31 @@ func (n node) NodeStageVolume(_ context.Context, in *pb.NodeStageVolumeRequest) 
 		return nil, err
 	}
 	defer release()
-	if err := mountable(in.GetVolumeCapability()); err != nil {
+	if _, err := asksBlock(in.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
 	t, err := n.known(in.GetVolumeId())
+	if err == nil {
+		err = t.check(in.GetVolumeCapability())
+	}
 	if err != nil {
 		return nil, err
 	}
 	if !t.usable(n.d.cfg.Topology) {
 		return nil, status.Errorf(codes.FailedPrecondition, "volume %s can be used in %v, this node is %v", t.ID, t.Accessible, n.d.cfg.Topology)
 	}
+	if t.Block {
+		return &pb.NodeStageVolumeResponse{}, n.attach(t.ID)
+	}
 	return &pb.NodeStageVolumeResponse{}, n.bind(n.d.store.content(volumes, in.GetVolumeId()), in.GetStagingTargetPath())
 }
 
-// bind mounts a directory at a target, unless something is mounted there.
+// bind mounts a directory or a device at a target, unless something is mounted there.
 func (n node) bind(source, target string) error {
-	if err := os.MkdirAll(target, 0o750); err != nil {
+	if mounted, err := n.d.mounts.IsMount(target); err != nil || mounted {
 		return err
 	}
-	mounted, err := n.d.mounts.IsMount(target)
-	if err != nil || mounted {
+	if err := makeTarget(source, target); err != nil {
 		return err
 	}
 	file, err := os.OpenFile(source, mount.OpenPath, 0)
@@ -94,12 +100,30 @@ func (n node) bind(source, target string) error {
 	return n.d.mounts.Bind(file, target)
 }
 
+// makeTarget makes what source can be mounted at.
+func makeTarget(source, target string) error {
+	if fi, err := os.Stat(source); err != nil || fi.IsDir() {
+		return cmp.Or(err, os.MkdirAll(target, 0o750))
+	}
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY, 0o640)
+	if err != nil {
+		return err
+	}
+	return f.Close()
+}
+
 func (n node) NodeUnstageVolume(_ context.Context, in *pb.NodeUnstageVolumeRequest) (*pb.NodeUnstageVolumeResponse, error) {
 	release, err := n.begin(in.GetVolumeId(), in.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
 	}
 	defer release()
+	if t, ok, err := n.d.store.get(volumes, in.GetVolumeId()); err != nil || ok && t.Block {
+		return &pb.NodeUnstageVolumeResponse{}, cmp.Or(err, n.detach(t.ID))
+	}
 	return &pb.NodeUnstageVolumeResponse{}, n.unmount(in.GetStagingTargetPath())
 }
 
@@ -123,7 +147,7 @@ func (n node) NodePublishVolume(_ context.Context, in *pb.NodePublishVolumeReque
 		return nil, err
 	}
 	defer release()
-	if err := mountable(in.GetVolumeCapability()); err != nil {
+	if _, err := asksBlock(in.GetVolumeCapability()); err != nil {
 		return nil, err
 	}
 	source := in.GetStagingTargetPath()
@@ -133,16 +157,25 @@ func (n node) NodePublishVolume(_ context.Context, in *pb.NodePublishVolumeReque
 		}
 		source = n.d.store.content(volumes, id)
 	}
-	if _, err := n.known(id); err != nil {
+	t, err := n.known(id)
+	if err == nil {
+		err = t.check(in.GetVolumeCapability())
+	}
+	if err != nil {
 		return nil, err
 	}
 	if source == "" {
 		return nil, status.Error(codes.FailedPrecondition, "want staging_target_path")
 	}
+	if t.Block {
+		if source, err = n.device(id); err != nil || source == "" {
+			return nil, cmp.Or(err, status.Errorf(codes.FailedPrecondition, "volume %s is not staged", id))
+		}
+	}
 	if err := n.bind(source, target); err != nil {
 		return nil, err
 	}
-	if in.GetReadonly() {
+	if in.GetReadonly() && !t.Block { // of a device the container's own rules say so
 		if err := remountReadOnly(target); err != nil {
 			return nil, fmt.Errorf("cannot make %s read-only: %w", target, err)
 		}
@@ -177,6 +210,9 @@ func (n node) NodeGetVolumeStats(_ context.Context, in *pb.NodeGetVolumeStatsReq
 	t, err := n.at(in.GetVolumeId(), in.GetVolumePath())
 	if err != nil {
 		return nil, err
+	}
+	if t.Block {
+		return &pb.NodeGetVolumeStatsResponse{Usage: []*pb.VolumeUsage{{Unit: pb.VolumeUsage_BYTES, Total: t.Size}}, VolumeCondition: &pb.VolumeCondition{Message: "the device is there"}}, nil
 	}
 	files, bytes := usage(n.d.store.content(volumes, t.ID))
 	out := &pb.NodeGetVolumeStatsResponse{
@@ -214,6 +250,15 @@ func (n node) NodeExpandVolume(_ context.Context, in *pb.NodeExpandVolumeRequest
 	t, err := n.at(in.GetVolumeId(), in.GetVolumePath())
 	if err != nil {
 		return nil, err
+	}
+	if t.Block {
+		device, err := n.device(t.ID)
+		if err == nil {
+			_, err = losetup("--set-capacity", device)
+		}
+		if err != nil {
+			return nil, err
+		}
 	}
 	return &pb.NodeExpandVolumeResponse{CapacityBytes: t.Size}, nil
 }

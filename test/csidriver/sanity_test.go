@@ -43,19 +43,21 @@ func TestSanity(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	limit, stop := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer stop()
-	said, err := output.Of(exec.CommandContext(limit, sanity, "--csi.endpoint="+socket, "--csi.mountdir="+filepath.Join(root, "mount"),
-		"--csi.stagingdir="+filepath.Join(root, "stage"), "--ginkgo.no-color"))
-	if err != nil {
-		t.Errorf("%v: %s", err, said)
-	}
-	ran := regexp.MustCompile(`Ran (\d+) of \d+ Specs.*\n.*`).FindStringSubmatch(said.Stdout)
-	if ran == nil {
-		t.Fatalf("no result in %s", said)
-	}
-	t.Log(ran[0])
-	if n, err := strconv.Atoi(ran[1]); err != nil || n < 60 {
-		t.Errorf("only %s specs ran: does the driver no longer report what it can?", ran[1])
+	for _, access := range []string{"mount", "block"} {
+		limit, stop := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer stop()
+		said, err := output.Of(exec.CommandContext(limit, sanity, "--csi.endpoint="+socket, "--csi.mountdir="+filepath.Join(root, "mount"),
+			"--csi.stagingdir="+filepath.Join(root, "stage"), "--csi.testvolumeaccesstype="+access, "--ginkgo.no-color"))
+		if err != nil {
+			t.Errorf("%s: %v: %s", access, err, said)
+		}
+		ran := regexp.MustCompile(`Ran (\d+) of \d+ Specs.*\n.*`).FindStringSubmatch(said.Stdout)
+		if ran == nil {
+			t.Fatalf("%s: no result in %s", access, said)
+		}
+		t.Log(access, ran[0])
+		if n, err := strconv.Atoi(ran[1]); err != nil || n < 60 {
+			t.Errorf("%s: only %s specs ran: does the driver no longer report what it can?", access, ran[1])
+		}
 	}
 }

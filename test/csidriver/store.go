@@ -25,6 +25,7 @@ type thing struct {
 	Source  string    // a snapshot's volume; of a volume "snapshot ID" or "volume ID" that it is a copy of, or ""
 	Created time.Time // of a snapshot
 	Inline  bool      // made for one pod by its publish
+	Block   bool      // a block device
 
 	Accessible []map[string]string // topologies in which a volume can be used; empty: all
 }
@@ -74,7 +75,12 @@ func (s *store) put(kind string, t thing, from string) error {
 		if err := os.MkdirAll(s.path(kind, t.ID), 0o750); err != nil {
 			return err
 		}
-		if err := s.fill(s.content(kind, t.ID), from); err != nil {
+		if err := s.fill(kind, t, from); err != nil {
+			return err
+		}
+	}
+	if t.Block && kind == volumes { // it may have grown
+		if err := os.Truncate(s.image(kind, t.ID), t.Size); err != nil {
 			return err
 		}
 	}
@@ -89,7 +95,15 @@ func (s *store) put(kind string, t thing, from string) error {
 	return os.Rename(next, s.path(kind, t.ID, "about.json"))
 }
 
-func (s *store) fill(content, from string) error {
+// fill makes the content of t, from that of another if from is not "".
+func (s *store) fill(kind string, t thing, from string) error {
+	content := s.content(kind, t.ID)
+	if t.Block {
+		if from != "" {
+			from = filepath.Join(from, imageName)
+		}
+		return fillImage(s.image(kind, t.ID), from, t.Size)
+	}
 	if from != "" {
 		if err := os.CopyFS(content, os.DirFS(from)); err != nil {
 			return err

@@ -74,6 +74,12 @@ func (d *csiDriver) socket() string { return d.node.Dir("kubelet", "plugins", cs
 // claim creates a volume in the driver, with a PersistentVolume and a claim, and returns the volume's handle.
 func (d *csiDriver) claim(name string) (handle string) {
 	d.Helper()
+	return d.claimAs(name, v1.PersistentVolumeFilesystem, &pb.VolumeCapability{AccessType: &pb.VolumeCapability_Mount{Mount: &pb.VolumeCapability_MountVolume{}}})
+}
+
+// claimAs is claim for a volume mode, with the driver's word for it.
+func (d *csiDriver) claimAs(name string, mode v1.PersistentVolumeMode, access *pb.VolumeCapability) (handle string) {
+	d.Helper()
 	connection, err := grpc.NewClient("unix:"+d.socket(), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		d.Fatal(err)
@@ -81,17 +87,16 @@ func (d *csiDriver) claim(name string) (handle string) {
 	defer connection.Close()
 	ctx, cancel := context.WithTimeout(d.Context(), 30*time.Second)
 	defer cancel()
-	made, err := pb.NewControllerClient(connection).CreateVolume(ctx, &pb.CreateVolumeRequest{Name: d.name + "-" + name, VolumeCapabilities: []*pb.VolumeCapability{{
-		AccessMode: &pb.VolumeCapability_AccessMode{Mode: pb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
-		AccessType: &pb.VolumeCapability_Mount{Mount: &pb.VolumeCapability_MountVolume{}},
-	}}})
+	access.AccessMode = &pb.VolumeCapability_AccessMode{Mode: pb.VolumeCapability_AccessMode_SINGLE_NODE_WRITER}
+	made, err := pb.NewControllerClient(connection).CreateVolume(ctx, &pb.CreateVolumeRequest{Name: d.name + "-" + name, VolumeCapabilities: []*pb.VolumeCapability{access},
+		CapacityRange: &pb.CapacityRange{RequiredBytes: 1 << 20}})
 	if err != nil {
 		d.Fatal(err)
 	}
 	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Mi")}
 	modes := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
 	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: d.name + "-" + name}, Spec: v1.PersistentVolumeSpec{
-		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain, ClaimRef: &v1.ObjectReference{Namespace: d.name, Name: name},
+		Capacity: size, AccessModes: modes, VolumeMode: &mode, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain, ClaimRef: &v1.ObjectReference{Namespace: d.name, Name: name},
 		PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: csiName, VolumeHandle: made.Volume.VolumeId}},
 	}}
 	if _, err := client.CoreV1().PersistentVolumes().Create(ctx, pv, metav1.CreateOptions{}); err != nil {
@@ -103,7 +108,7 @@ func (d *csiDriver) claim(name string) (handle string) {
 		}
 	})
 	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: d.name}, Spec: v1.PersistentVolumeClaimSpec{
-		VolumeName: pv.Name, StorageClassName: new(""), AccessModes: modes, Resources: v1.VolumeResourceRequirements{Requests: size},
+		VolumeName: pv.Name, VolumeMode: &mode, StorageClassName: new(""), AccessModes: modes, Resources: v1.VolumeResourceRequirements{Requests: size},
 	}}
 	if _, err := client.CoreV1().PersistentVolumeClaims(d.name).Create(ctx, claim, metav1.CreateOptions{}); err != nil {
 		d.Fatal(err)
@@ -265,5 +270,61 @@ func TestCSI(t *testing.T) {
 	content, err := filepath.Glob(filepath.Join(d.data, "*", shared, "content", "*"))
 	if err != nil || len(content) != 2 {
 		t.Errorf("the volume has %q, %v; want the files of both pods", content, err)
+	}
+}
+
+// TestCSIBlock: a pod writes to a real block device of a CSI driver, also after the kubelet was killed while the driver published it. The next pod reads
+// what was written, one that may only read cannot write, and no device is left.
+func TestCSIBlock(t *testing.T) {
+	s := newSpace(t)
+	d := newCSIDriver(s, cluster.Nodes[1])
+	kubelet := d.node.Process("kubelet")
+	handle := d.claimAs("disk", v1.PersistentVolumeBlock, &pb.VolumeCapability{AccessType: &pb.VolumeCapability_Block{Block: &pb.VolumeCapability_BlockVolume{}}})
+	pod := func(name, commands string, readOnly bool) *v1.Pod {
+		p := d.pod(name, d.node, "shell", "-c", commands)
+		source := claimed("disk")
+		source.PersistentVolumeClaim.ReadOnly = readOnly
+		p.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: source}}
+		p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "v", DevicePath: "/dev/disk"}}
+		return p
+	}
+	hang := filepath.Join(d.data, "hang-NodePublishVolume")
+	s.must(os.WriteFile(hang, nil, 0o600))
+	writer := pod("writer", "write /dev/disk written; sleep", false)
+	readsAll(writer, "/dev/disk")
+	d.create(writer)
+	s.eventually(60*time.Second, "the driver publishes", func(context.Context) error {
+		if d.calls("NodePublishVolume", handle) == 0 {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	s.must(kubelet.Kill9(context.Background()))
+	s.must(os.Remove(hang))
+	s.must(kubelet.Start(context.Background()))
+	s.ready("writer")
+	d.ends("writer")
+
+	reader := pod("reader", "cat /dev/disk", true)
+	reader.Spec.RestartPolicy = v1.RestartPolicyNever
+	d.create(reader)
+	s.ended("reader", v1.PodSucceeded, time.Minute)
+	if got := s.logs("reader"); !strings.HasPrefix(got, "written") {
+		t.Errorf("the next pod reads %q, want written", got[:min(len(got), 20)])
+	}
+	vandal := pod("vandal", "write /dev/disk broken", true)
+	vandal.Spec.RestartPolicy = v1.RestartPolicyNever
+	d.create(vandal)
+	s.ended("vandal", v1.PodFailed, time.Minute)
+	d.ends("reader", "vandal")
+	image := filepath.Join(d.data, "volumes", handle, "content", "image")
+	if data, err := os.ReadFile(image); err != nil || !strings.HasPrefix(string(data), "written") {
+		t.Errorf("the device's file begins with %q, %v", data[:min(len(data), 20)], err)
+	}
+	if devices, err := d.node.Command(context.Background(), "losetup", "--associated", image).Output(); err != nil || len(devices) > 0 {
+		t.Errorf("left: %s, %v", devices, err)
+	}
+	if left := d.left(); len(left) > 0 {
+		t.Errorf("left:\n%s", strings.Join(left, "\n"))
 	}
 }
