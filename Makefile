@@ -33,6 +33,11 @@ test:
 test-fresh:
 	@hack/test-fresh.sh
 
+## test-vm: a node on a virtual machine with its own kernel and systemd, from the release's package to its purge (about half an hour)
+.PHONY: test-vm
+test-vm:
+	@hack/test-vm.sh
+
 ## test-windows: kubelet.exe and proxy.exe under Wine: simulators, joining the cluster as each Windows Server, coverage
 .PHONY: test-windows
 test-windows:

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# Tests a node on a virtual machine with its own kernel, systemd, cgroup v2, AppArmor and an NFS server: Debian 13 under QEMU. The release's package is
+# installed there, and the machine joins the cluster of make up. The processor is emulated, so it takes about half an hour.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source hack/steps.sh
+
+step "packages for the machine" hack/ensure-packages.sh cluster vm
+step "the machine's disk" hack/vm-image.sh _output/vm
+step "the release's packages" go run ./hack/release -dirty -out _output/vm/release
+ran=yes
+if grep -qw down <<<"$(go run ./hack/cluster status)"; then ran=no; fi
+finish() {
+	local code=$?
+	[ $ran = yes ] || go run ./hack/cluster down || code=1
+	exit $code
+}
+trap finish EXIT
+go run ./hack/cluster up
+WINKUBE_VM=1 go test -count=1 -v -timeout 60m ./test/vm
