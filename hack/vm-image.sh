@@ -13,7 +13,7 @@ version=$(sha256sum "$0" | cut -c1-16)
 [ "$(cat "$to/version" 2>/dev/null)" != "$version" ] || exit 0
 
 packages=(systemd systemd-sysv libpam-systemd dbus udev polkitd linux-image-amd64 initramfs-tools zstd kmod openssh-server
-	docker.io iptables nftables iproute2 procps ca-certificates apparmor nfs-kernel-server nfs-common less)
+	docker.io docker-cli iptables nftables iproute2 procps ca-certificates apparmor nfs-kernel-server nfs-common less)
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | awk '$3 == "main" {print $1; exit}')
 [ -n "$mirror" ] || { echo "vm-image: apt has no source of Debian: add one, then run apt-get update" >&2; exit 1; }
 mkdir -p "$to/debs"
@@ -32,7 +32,8 @@ chroot "$root" update-initramfs -u -k all
 echo vm >"$root/etc/hostname"
 printf '127.0.0.1 localhost\n' >"$root/etc/hosts"
 printf '/dev/vda / ext4 defaults 0 1\n' >"$root/etc/fstab"
-rm -f "$root/etc/resolv.conf"
+rm -f "$root/etc/resolv.conf" # this machine's
+echo "nameserver 172.30.0.10" >"$root/etc/resolv.conf"
 cat >"$root/etc/systemd/network/10-lab.network" <<'NETWORK'
 [Match]
 Type=ether

@@ -127,6 +127,9 @@ func install(d *days) {
 	if got := d.run("systemctl is-enabled kubelet proxy || true; systemctl is-active kubelet proxy || true"); got != "disabled\ndisabled\ninactive\ninactive\n" {
 		d.Errorf("after the installation kubelet and proxy are %q; want nothing started", got)
 	}
+	if got := d.run("systemd-analyze verify kubelet.service proxy.service kubelet-cri.service 2>&1 || true"); got != "" {
+		d.Errorf("systemd says of our units: %s", got)
+	}
 	images, err := d.vm.Images()
 	d.must(err)
 	for _, file := range images {

@@ -15,6 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
@@ -236,12 +237,15 @@ func (o *hostDoctorOptions) askCluster(ctx context.Context, windows bool) (known
 	}
 	known = learn.Decide(flags, seen)
 	if flags.Domain == "" && len(known.DNS) > 0 {
-		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
-		defer cancel()
-		if domain, asked := learn.Ask(ctx, known.DNS[0], known.APIServer); asked == nil {
+		// Asked again: at the end of node join, the proxy that leads to the cluster DNS has just started.
+		_ = wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 10*time.Second, true, func(ctx context.Context) (bool, error) {
+			ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
+			defer cancel()
+			domain, asked := learn.Ask(ctx, known.DNS[0], known.APIServer)
 			seen.Domain = domain
-			known = learn.Decide(flags, seen)
-		}
+			return asked == nil, nil
+		})
+		known = learn.Decide(flags, seen)
 	}
 	return known, err
 }
