@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	certificatesv1 "k8s.io/api/certificates/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -197,4 +198,22 @@ func (d *days) lives(before string) {
 	if now := d.containers(); now != before {
 		d.Errorf("containers were\n%s\nare\n%s", before, now)
 	}
+}
+
+// approve approves the certificate that the machine's kubelet requests for its port, as an administrator does.
+func (d *days) approve() {
+	d.Helper()
+	d.eventually(2*time.Minute, "the kubelet requests a serving certificate", func(ctx context.Context) error {
+		all, err := d.client.CertificatesV1().CertificateSigningRequests().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return err
+		}
+		for _, request := range all.Items {
+			if request.Spec.SignerName == certificatesv1.KubeletServingSignerName && request.Spec.Username == "system:node:"+d.vm.Name && len(request.Status.Certificate) == 0 {
+				_, err := d.cluster.Kubectl(ctx, "certificate", "approve", request.Name)
+				return err
+			}
+		}
+		return errors.New("it has not")
+	})
 }

@@ -138,7 +138,8 @@ func install(d *days) {
 	}
 }
 
-// join has the guide's command. The infra container's image is named because the cluster has no registry.
+// join has the guide's command. The infra container's image is named because the cluster has no registry. The API server verifies the kubelet's certificate,
+// so the kubelet requests it and an administrator approves.
 func join(d *days) {
 	ctx := d.Context()
 	d.must(d.cluster.UpKubeadm(ctx))
@@ -147,9 +148,10 @@ func join(d *days) {
 	}
 	arguments, err := d.cluster.JoinArguments()
 	d.must(err)
-	line := "kubelet node join " + arguments + " -- --pod-infra-container-image=" + lab.PauseImage
+	line := "kubelet node join " + arguments + " -- --pod-infra-container-image=" + lab.PauseImage + " --rotate-server-certificates"
 	d.Logf("$ %s\n%s", line, d.run(line))
 	d.nodeReady(3 * time.Minute)
+	d.approve()
 	node, err := d.client.CoreV1().Nodes().Get(ctx, d.vm.Name, metav1.GetOptions{})
 	d.must(err)
 	info := node.Status.NodeInfo
@@ -187,7 +189,7 @@ func dockerRestarted(d *days) {
 func upgraded(d *days) {
 	before := d.containers()
 	pid := d.run("systemctl show -P MainPID kubelet")
-	d.Logf("%s", d.run("apt-get install -y --no-download /root/new.deb 2>&1 | tail -n 5; dpkg-query -W winkube"))
+	d.Logf("%s", d.run("apt-get install -y /root/new.deb 2>&1 | tail -n 5; dpkg-query -W winkube"))
 	if now := d.run("systemctl show -P MainPID kubelet"); now == pid || now == "0\n" {
 		d.Errorf("the kubelet's process was %s, is %s; want the new program running", pid, now)
 	}
@@ -275,11 +277,11 @@ func powerCut(d *days) {
 	d.remove(names...)
 }
 
-// leave: node leave and a purge leave nothing of ours.
+// leave: node leave with --remove-data and a purge leave nothing of ours but an empty slice, until the next boot.
 func leave(d *days) {
 	d.remove("web")
-	d.Logf("%s", d.run("kubelet node leave && apt-get purge -y winkube 2>&1 | tail -n 3"))
-	if got := d.run("docker ps -aq; ls -d /usr/bin/kubelet /usr/bin/proxy /var/lib/kubelet /etc/default/kubelet /etc/default/proxy /sys/fs/cgroup/kubepods.slice /etc/kubernetes/kubelet.conf 2>/dev/null; nft list tables | grep winkube; grep kubelet /proc/mounts; true"); got != "" {
+	d.Logf("%s", d.run("kubelet node leave --remove-data && apt-get purge -y winkube 2>&1 | tail -n 1"))
+	if got := d.run("docker ps -aq; ls -d /usr/bin/kubelet /usr/bin/proxy /var/lib/kubelet /etc/default/kubelet /etc/default/proxy /etc/kubernetes/kubelet.conf /sys/fs/cgroup/kubepods.slice/*/ 2>/dev/null; nft list tables | grep winkube; grep kubelet /proc/mounts; true"); got != "" {
 		d.Errorf("left: %s", got)
 	}
 }
