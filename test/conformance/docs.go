@@ -67,14 +67,15 @@ or that a newer engine has dropped.
 const docsTail = `
 ## What these machines cannot show
 
-These features cannot be tested here, in addition to the tests above. Only unit tests with a fake kernel or engine cover them.
+These features cannot be tested here, in addition to the tests above. Three of them were seen on a
+virtual machine: ` + "`" + `make test-vm` + "`" + `, [A real host](real-host.md).
 
 | what | why | proof | shown instead |
 |---|---|---|---|
-| AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; the engine's options: golden files of pkg/docker/convert |
+| AppArmor profiles in force | the kernel has no AppArmor | /sys/module/apparmor is missing | pods that ask for one are rejected with reason AppArmor: e2e TestBadPods/apparmor; in force on the virtual machine |
 | SELinux labels in force | the kernel has no SELinux | /sys/fs/selinux is missing | golden files of pkg/docker/convert |
-| cgroup version 2 | its hierarchy has no controller for CPU, memory or processes: version 1 holds them | cgroup.controllers of a mounted cgroup2: hugetlb | pkg/cgroup with a fake of the kernel's files |
-| cgroups by systemd | systemd does not run and cannot run: it is not process 1 | /proc/1/comm | pkg/cgroup over a real message bus |
+| cgroup version 2 | its hierarchy has no controller for CPU, memory or processes: version 1 holds them | cgroup.controllers of a mounted cgroup2: hugetlb | the virtual machine; pkg/cgroup with a fake of the kernel's files |
+| cgroups by systemd | systemd does not run and cannot run: it is not process 1 | /proc/1/comm | the virtual machine; pkg/cgroup over a real message bus |
 
 Recursively read-only mounts need Docker Engine 25 or later, which is newer than Debian's: ` + "`" + `make up ENGINE=28` + "`" + `. This was last done on 2026-11-22 with
 Docker 28.5.2, built from its sources, API 1.51, and Debian's containerd and runc:

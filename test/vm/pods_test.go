@@ -174,7 +174,8 @@ func journal(d *days) {
 	switch {
 	case err != nil && strings.Contains(string(out)+err.Error(), "enableSystemLogQuery"):
 		d.Logf("off, as by default: %s", out)
-		d.run("sed -i '1,/KUBELET_EXTRA_ARGS=/s/KUBELET_EXTRA_ARGS=\"/&--enable-system-log-query /' /etc/default/kubelet && systemctl restart kubelet")
+		d.run(`printf 'apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nenableSystemLogQuery: true\n' >/etc/kubernetes/kubelet.yaml
+sed -i 's/KUBELET_EXTRA_ARGS="/&--config=\/etc\/kubernetes\/kubelet.yaml /' /etc/default/kubelet && systemctl restart kubelet`)
 		d.eventually(2*time.Minute, "the journal of docker.service", func(ctx context.Context) error {
 			out, err = d.client.CoreV1().RESTClient().Get().Resource("nodes").Name(d.vm.Name).SubResource("proxy").Suffix("logs/").Param("query", "docker").Param("tailLines", "5").DoRaw(ctx)
 			return err

@@ -199,7 +199,7 @@ func upgraded(d *days) {
 
 // reboot: the kubelet holds the host's shutdown until pods have ended, and they run again after it.
 func reboot(d *days) {
-	d.run("sed -i '1,/KUBELET_EXTRA_ARGS=/s/KUBELET_EXTRA_ARGS=\"/&--shutdown-grace-period=60s --shutdown-grace-period-critical-pods=10s /' /etc/default/kubelet && systemctl restart kubelet && mkdir -p /srv/ends")
+	d.run("sed -i 's/KUBELET_EXTRA_ARGS=\"/&--shutdown-grace-period=60s --shutdown-grace-period-critical-pods=10s /' /etc/default/kubelet && systemctl restart kubelet && mkdir -p /srv/ends")
 	d.nodeReady(2 * time.Minute)
 	p := d.pod("polite", "sleep")
 	p.Spec.TerminationGracePeriodSeconds = new(int64(30))
