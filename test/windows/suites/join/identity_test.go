@@ -132,7 +132,7 @@ func (m *member) hostDoctor() (judge func()) {
 func (m *member) doctorSaid(got string) {
 	m.Helper()
 	for _, want := range []string{"ok     this is Windows Server 20", fmt.Sprintf("10.0.%d.", m.Build), "FAULT  the feature Containers is not installed", "fix: Install-WindowsFeature Containers",
-		"ok     Docker ", "of the disk are free at C:\\kubelet", "ok     the clock agrees with the API server's", "ok     the API server has version v1.36.3", "faults found: "} {
+		"ok     Docker ", "of the disk is free at C:\\kubelet", "ok     the clock agrees with the API server's", "ok     the API server has version v1.36.3", "faults found: "} {
 		if !strings.Contains(got, want) {
 			m.Errorf("kubelet.exe doctor does not report %q:\n%s", want, got)
 		}
