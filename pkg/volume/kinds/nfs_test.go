@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -113,37 +114,40 @@ func TestNFSRefused(t *testing.T) {
 
 // TestNFSGivenUp: a pod is deleted while mount(8) waits for the server. Its end waits for mount(8), and unmounts what it has mounted in the end.
 func TestNFSGivenUp(t *testing.T) {
-	r := volumetest.New(t, volumetest.Linux())
-	began, answer := make(chan struct{}), make(chan struct{})
-	r.Program = func(_ context.Context, _ string, args ...string) error {
-		close(began)
-		<-answer
-		r.Kernel.Add(args[len(args)-1], "")
-		return nil
-	}
-	p := volumetest.Pod(volumetest.Vol("v", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files", Path: "/x"}}))
-	ctx, cancel := context.WithCancel(t.Context())
-	prepared := make(chan error, 1)
-	go func() {
-		_, err := r.Prepare(ctx, p)
-		prepared <- err
-	}()
-	<-began
-	cancel()
-	if err := <-prepared; !errors.Is(err, context.Canceled) {
-		t.Errorf("a pod that is deleted: %v", err)
-	}
-	cleaned := make(chan error, 1)
-	go func() { cleaned <- r.Clean(t.Context(), p.UID) }()
-	select {
-	case err := <-cleaned:
-		t.Fatalf("cleaned while mount still runs: %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
-	close(answer)
-	if err := <-cleaned; err != nil || len(r.Kernel.Points) > 0 {
-		t.Errorf("%v, mounts %q", err, r.Kernel.Points)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		r := volumetest.New(t, volumetest.Linux())
+		began, answer := make(chan struct{}), make(chan struct{})
+		r.Program = func(_ context.Context, _ string, args ...string) error {
+			close(began)
+			<-answer
+			r.Kernel.Add(args[len(args)-1], "")
+			return nil
+		}
+		p := volumetest.Pod(volumetest.Vol("v", v1.VolumeSource{NFS: &v1.NFSVolumeSource{Server: "files", Path: "/x"}}))
+		ctx, cancel := context.WithCancel(t.Context())
+		prepared := make(chan error, 1)
+		go func() {
+			_, err := r.Prepare(ctx, p)
+			prepared <- err
+		}()
+		<-began
+		cancel()
+		if err := <-prepared; !errors.Is(err, context.Canceled) {
+			t.Errorf("a pod that is deleted: %v", err)
+		}
+		cleaned := make(chan error, 1)
+		go func() { cleaned <- r.Clean(t.Context(), p.UID) }()
+		synctest.Wait()
+		select {
+		case err := <-cleaned:
+			t.Fatalf("cleaned while mount still runs: %v", err)
+		default:
+		}
+		close(answer)
+		if err := <-cleaned; err != nil || len(r.Kernel.Points) > 0 {
+			t.Errorf("%v, mounts %q", err, r.Kernel.Points)
+		}
+	})
 }
 
 // TestNFSServerGone: an unmount that the server does not answer is forced after a while, and the pod ends.
