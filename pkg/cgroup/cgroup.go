@@ -228,7 +228,11 @@ func (t *Tree) Remove(ctx context.Context, g Group) error {
 		if !t.Has(g) {
 			return nil
 		}
-		return t.systemd.stop(ctx, sliceName(slices.Concat(t.root, g)))
+		unit := sliceName(slices.Concat(t.root, g))
+		if pids, err := processesBelow(t.files, t.dir(t.written()[0], g)); err == nil && len(pids) > 0 { // systemd would end them
+			return fmt.Errorf("cannot remove the slice %s: processes %v run in it", unit, pids)
+		}
+		return t.systemd.stop(ctx, unit)
 	}
 	var errs []error
 	for _, m := range t.mounts {

@@ -258,6 +258,12 @@ func TestSystemd(t *testing.T) {
 			if err := tree.Set(t.Context(), web, Limits{Shares: 2}); err != nil {
 				t.Fatal(err)
 			}
+			procs := tree.dir(tree.written()[0], web) + "/cgroup.procs"
+			k.text[procs] = "17\n"
+			if err := tree.Remove(t.Context(), web); err == nil || !strings.Contains(err.Error(), "processes [17] run in it") {
+				t.Errorf("removed with a process: %v", err)
+			}
+			delete(k.text, procs)
 			if err := tree.Remove(t.Context(), web); err != nil {
 				t.Fatal(err)
 			}

@@ -30,6 +30,8 @@ type LeaveParts struct {
 	// Release has CNI plugins release what the removed pods had. The proxy still runs, because a plugin may reach the API server by its Service.
 	// It is not called while pods may be left, whose addresses another host's pods would get.
 	Release func(ctx context.Context) (names []string, err error)
+	// Cgroups removes the pods' control groups and returns the name of the one above them, "" without any.
+	Cgroups func(ctx context.Context) (name string, err error)
 	// Network removes the pods' networks from engine and system.
 	Network func(ctx context.Context) (names []string, err error)
 	// Forwarding disables forwarding that only the kubelet enabled, and returns the adapters.
@@ -52,7 +54,7 @@ func Leave(ctx context.Context, l Layout, removeData bool, parts LeaveParts) err
 	v := &leaver{LeaveParts: parts, layout: l, progress: progress{out: parts.Out, now: parts.Now, begin: parts.Now()}}
 	node := nameOf(l.NodeConfig())
 	var errs []error
-	for _, step := range []func(context.Context) error{v.kubelet, v.pods, v.proxy, v.mounts, v.network, v.forwarding, v.firewall} {
+	for _, step := range []func(context.Context) error{v.kubelet, v.pods, v.cgroups, v.proxy, v.mounts, v.network, v.forwarding, v.firewall} {
 		errs = append(errs, step(ctx))
 	}
 	if err := errors.Join(errs...); err != nil {
@@ -150,6 +152,14 @@ func (v *leaver) pods(ctx context.Context) error {
 	v.say("pods: %d removed", count)
 	if v.stopped {
 		v.released, err = v.Release(ctx)
+	}
+	return err
+}
+
+func (v *leaver) cgroups(ctx context.Context) error {
+	name, err := v.Cgroups(ctx)
+	if name != "" {
+		v.say("control groups: %s removed", name)
 	}
 	return err
 }

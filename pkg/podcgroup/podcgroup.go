@@ -40,6 +40,7 @@ type Config struct {
 	Reserved v1.ResourceList // for the agents and the system
 	// HugePages are the kernel's page sizes: a pod gets none of a size that it does not request.
 	HugePages map[uint64]uint64
+	Note      NoteFile // where Start notes the place
 }
 
 // nodeGroup is the cgroup of all pods. Guaranteed pods are its direct children.
@@ -178,7 +179,11 @@ func (m *Manager) Start(ctx context.Context, driver string) (err error) {
 		return errors.New("the engine does not use cgroups (docker info: Cgroup Driver: none, as when it runs without root): " +
 			"run it with cgroups, or disable pod cgroups with --cgroups-per-qos=false")
 	}
-	if m.tree, err = cgroup.Open(cgroup.Config{Root: m.cfg.Root, Systemd: driver == "systemd"}); err != nil {
+	where := cgroup.Config{Root: m.cfg.Root, Systemd: driver == "systemd"}
+	if m.tree, err = cgroup.Open(where); err != nil {
+		return err
+	}
+	if err := m.cfg.Note.write(where); err != nil {
 		return err
 	}
 	m.ready.Store(true)

@@ -1,6 +1,10 @@
 package podcgroup
 
 import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
@@ -79,4 +83,53 @@ func TestAdmitter(t *testing.T) {
 	tells("released", 1300)
 	w.Release("g")
 	tells("another class released", -1)
+}
+
+// TestUndo: what Start noted is removed once, and kept while processes run in it.
+func TestUndo(t *testing.T) {
+	dir := t.TempDir()
+	top, pod := filepath.Join(dir, "cgroup"), filepath.Join("agents", "kubepods", "burstable", "pod1")
+	write := func(name, text string) {
+		t.Helper()
+		if err := errors.Join(os.MkdirAll(filepath.Dir(name), 0o755), os.WriteFile(name, []byte(text), 0o644)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(filepath.Join(top, "cgroup.controllers"), "cpu memory pids\n")
+	write(filepath.Join(dir, "self", "mountinfo"), "30 23 0:26 / "+top+" rw - cgroup2 cgroup2 rw\n")
+	if err := os.MkdirAll(filepath.Join(top, pod), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	open := func(cfg cgroup.Config) (*cgroup.Tree, error) {
+		cfg.Proc = dir
+		return cgroup.Open(cfg)
+	}
+	f := NoteFileIn(dir)
+	undo := func(what, want string) {
+		t.Helper()
+		if got, err := f.undo(t.Context(), open); err != nil || got != want {
+			t.Errorf("%s: removed %q (%v), want %q", what, got, err, want)
+		}
+	}
+	undo("nothing noted", "")
+	if err := f.write(cgroup.Config{Root: "/agents"}); err != nil {
+		t.Fatal(err)
+	}
+	process := filepath.Join(top, pod, "process") // a directory that cannot be removed
+	write(process, "")
+	if got, err := f.undo(t.Context(), open); err == nil || !strings.Contains(err.Error(), "cannot remove cgroup /agents/kubepods") {
+		t.Errorf("in use: removed %q, %v", got, err)
+	}
+	if err := os.Remove(process); err != nil {
+		t.Fatal(err)
+	}
+	undo("free", "/agents/kubepods")
+	if names, err := os.ReadDir(filepath.Join(top, "agents")); err != nil || len(names) > 0 {
+		t.Errorf("left: %v, %v", names, err)
+	}
+	undo("again", "")
+	write(string(f), "{")
+	if _, err := f.undo(t.Context(), open); err == nil || !strings.Contains(err.Error(), string(f)+" is not what the kubelet wrote") {
+		t.Errorf("a broken note: %v", err)
+	}
 }

@@ -83,6 +83,11 @@ func TestNodeJoin(t *testing.T) {
 	})
 	s.must(client.CoreV1().Pods(s.name).Delete(ctx, "joined", metav1.DeleteOptions{}))
 	s.leaveTwice(joiner, before)
+	for _, pattern := range []string{"/sys/fs/cgroup", "/sys/fs/cgroup/*"} { // v2 and v1
+		if left, err := filepath.Glob(filepath.Join(pattern, joiner.Namespace(), "kubepods")); err != nil || len(left) > 0 {
+			t.Errorf("cgroups are left: %q, %v", left, err)
+		}
+	}
 }
 
 // leaveTwice runs the leave command twice; the second run has nothing to do.

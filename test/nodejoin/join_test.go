@@ -91,6 +91,9 @@ func (b *bare) leaveAll(t *testing.T, before string) {
 		if !strings.Contains(said, `forwarding: off again on "Ethernet"`) {
 			t.Errorf("forwarding is not named:\n%s", said)
 		}
+		if named := strings.Contains(said, "control groups: /kubepods removed"); named != (b.cfg.Layout.OS == "linux") {
+			t.Errorf("control groups are named: %t\n%s", named, said)
+		}
 		if round == 0 && !strings.Contains(said, "kubectl delete node win1") || !strings.Contains(said, "kubectl delete node") || round == 1 && !strings.Contains(said, "files: none were there") {
 			t.Errorf("round %d says:\n%s", round, said)
 		}

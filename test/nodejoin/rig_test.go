@@ -231,9 +231,12 @@ func names(tree string) string {
 // leaving returns the parts of Leave on this host.
 func (b *bare) leaving(run *commandtest.Runner) nodejoin.LeaveParts {
 	return nodejoin.LeaveParts{Out: &b.said, Now: time.Now, OS: b.cfg.Layout.OS, Elevated: true, Services: nodejoin.NewServices(b.cfg.Layout, run, b.read),
-		Run:         func(env []string) command.Runner { b.left = env; return run },
-		Pods:        func(context.Context) (int, error) { return 2, nil },
-		Release:     func(context.Context) ([]string, error) { return nil, nil },
+		Run:     func(env []string) command.Runner { b.left = env; return run },
+		Pods:    func(context.Context) (int, error) { return 2, nil },
+		Release: func(context.Context) ([]string, error) { return nil, nil },
+		Cgroups: func(context.Context) (string, error) {
+			return map[bool]string{true: "/kubepods"}[b.cfg.Layout.OS == "linux"], nil
+		},
 		Network:     func(context.Context) ([]string, error) { return []string{"network winkube of the engine"}, nil },
 		Forwarding:  func() ([]string, error) { return []string{"Ethernet"}, nil },
 		Firewall:    func(context.Context) error { return nil },

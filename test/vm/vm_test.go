@@ -280,11 +280,11 @@ func powerCut(d *days) {
 	d.remove(names...)
 }
 
-// leave: node leave with --remove-data and a purge leave nothing of ours but empty slices, until the next boot.
+// leave: node leave with --remove-data and a purge leave nothing of ours.
 func leave(d *days) {
 	d.remove("web")
 	d.Logf("%s", d.run("kubelet node leave --remove-data && apt-get purge -y winkube 2>&1 | tail -n 1"))
-	if got := d.run("docker ps -aq; ls -d /usr/bin/kubelet /usr/bin/proxy /var/lib/kubelet /etc/default/kubelet /etc/default/proxy /etc/kubernetes/kubelet.conf 2>/dev/null; find /sys/fs/cgroup/kubepods.slice -name 'docker-*' -o -name 'kubepods*-pod*'; nft list tables | grep winkube; grep kubelet /proc/mounts; true"); got != "" {
+	if got := d.run("docker ps -aq; ls -d /usr/bin/kubelet /usr/bin/proxy /var/lib/kubelet /etc/default/kubelet /etc/default/proxy /etc/kubernetes/kubelet.conf 2>/dev/null; ls -d /sys/fs/cgroup/kubepods.slice 2>/dev/null; nft list tables | grep winkube; grep kubelet /proc/mounts; true"); got != "" {
 		d.Errorf("left: %s", got)
 	}
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/nodejoin"
+	"github.com/winkube/winkube/pkg/podcgroup"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/volume/mount"
 )
@@ -257,6 +258,7 @@ func newLeaveCommand(out io.Writer) *cobra.Command {
 				return removePods(ctx, criEngine{engine.Client, engine.Images, engine.Usage, engine.Containers})
 			},
 			Release: func(ctx context.Context) ([]string, error) { return releasePods(ctx, layout.Root, facts.WindowsBuild) },
+			Cgroups: podcgroup.NoteFileIn(layout.Root).Undo,
 			Network: func(ctx context.Context) ([]string, error) {
 				networks, err := network.Remove(ctx, engine.Networks, hostnet.New(), facts.OS, hostnet.RemoveHNS)
 				links, failed := hostnet.RemovePodLinks()

@@ -239,6 +239,7 @@ func (s *settings) makeCgroups() error {
 	}
 	facts := s.Facts
 	s.Cgroups = &podcgroup.Config{Root: s.c.CgroupRoot, Driver: s.c.CgroupDriver, MaxPids: max(*s.c.PodPidsLimit, 0), Enforce: enforce, HugePages: facts.HugePages,
+		Note: podcgroup.NoteFileIn(s.runtime.rootDir),
 		Capacity: v1.ResourceList{
 			v1.ResourceCPU:    *resource.NewMilliQuantity(int64(facts.CPUs)*1000, resource.DecimalSI),
 			v1.ResourceMemory: *resource.NewQuantity(int64(facts.Memory), resource.BinarySI),
