@@ -21,6 +21,7 @@ import (
 )
 
 const usage = `cluster up            build what is missing, start or repair the cluster, deploy and check the samples
+cluster build         build what up, the tests and upstream's suite need, and start nothing
 cluster down          remove every trace of the cluster
 cluster status        list the cluster's processes and their logs
 cluster check         check the samples again
@@ -60,7 +61,7 @@ func parse(args []string) (request, error) {
 	r := request{verb: args[0]}
 	rest := args[1:]
 	switch r.verb {
-	case "help", "down", "status", "check", "bench", "kubeconfig":
+	case "help", "build", "down", "status", "check", "bench", "kubeconfig":
 		if len(rest) > 0 {
 			return r, fmt.Errorf("%s: unexpected arguments %q: run go run ./hack/cluster %s without them", r.verb, rest, r.verb)
 		}
@@ -102,6 +103,8 @@ func run(ctx context.Context, args []string) error {
 	switch r.verb {
 	case "up":
 		return up(ctx, c, r.argv)
+	case "build":
+		return c.BuildAll(ctx)
 	case "down":
 		return c.Down(ctx)
 	case "status":

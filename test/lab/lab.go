@@ -32,9 +32,8 @@ const (
 	apiPort     = "6443"
 )
 
-// WINKUBE_CLUSTER names one of several clusters on the machine, each of a different checkout: a few letters, "" for the
-// default. Only names shared by the machine include it; the networks are isolated, so that addresses are the same in
-// each.
+// WINKUBE_CLUSTER names one of several clusters on the machine, of one checkout or of several: a few letters, "" for the
+// default. Only names that they share include it; the networks are isolated, so that addresses are the same in each.
 var (
 	instance = os.Getenv("WINKUBE_CLUSTER")
 	// prefix starts the names of namespaces and cgroups.
@@ -101,7 +100,7 @@ func New(root string, out io.Writer) *Cluster {
 	addSystemDirs()
 	c := &Cluster{
 		Root:  root,
-		State: filepath.Join(root, "_output/cluster"),
+		State: filepath.Join(root, "_output", strings.TrimSuffix("cluster-"+instance, "-")),
 		Tools: filepath.Join(root, "_output/tools"),
 		steps: newSteps(out),
 
@@ -197,6 +196,20 @@ func (c *Cluster) Up(ctx context.Context) error {
 		steps = append(steps, step{"storage", c.upStorage})
 	}
 	return c.run(ctx, steps)
+}
+
+// BuildAll builds what Up, the tests and upstream's suite need, and starts nothing.
+func (c *Cluster) BuildAll(ctx context.Context) error {
+	return c.run(ctx, []step{
+		{"packages", c.ensurePackages},
+		{"plugins", c.ensurePlugins},
+		{"engine's programs", func(ctx context.Context) error { return c.BuildEngine(ctx, c.Engine) }},
+		{"build", c.Build},
+		{"kubeadm, metrics-server", func(ctx context.Context) error {
+			return errors.Join(c.buildTool(ctx, kubeadm), c.buildTool(ctx, metricsServer))
+		}},
+		{"suite", c.BuildSuite},
+	})
 }
 
 // UpWithoutAgents is like Up, but without kubelet and proxy: for work on the lab itself.
