@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
 	"slices"
@@ -18,18 +19,20 @@ import (
 	"github.com/winkube/winkube/test/lab"
 )
 
+const spacePrefix = "e2e-" // of the names of tests' namespaces
+
 // space is one test's namespace.
 type space struct {
 	*testing.T
 	name string
 }
 
-// newSpace creates a namespace and removes it with all its pods when the test ends. If the test fails, it prints their
-// state.
+// newSpace creates a namespace and removes it when the test ends, which waits only for what the next test could notice. If
+// the test fails, it prints the state of its pods.
 func newSpace(t *testing.T) *space {
 	t.Helper()
 	ctx := t.Context()
-	made, err := client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: "e2e-"}}, metav1.CreateOptions{})
+	made, err := client.CoreV1().Namespaces().Create(ctx, &v1.Namespace{ObjectMeta: metav1.ObjectMeta{GenerateName: spacePrefix}}, metav1.CreateOptions{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -43,19 +46,61 @@ func newSpace(t *testing.T) *space {
 		if err := client.CoreV1().Namespaces().Delete(ctx, s.name, metav1.DeleteOptions{}); err != nil {
 			t.Error(err)
 		}
-		s.eventually(3*time.Minute, "namespace "+s.name+" gone", func(ctx context.Context) error {
-			_, err := client.CoreV1().Namespaces().Get(ctx, s.name, metav1.GetOptions{})
-			if apierrors.IsNotFound(err) {
-				return nil
-			}
-			return fmt.Errorf("still there (%v)", err)
-		})
+		s.empty()
 	})
 	s.eventually(2*time.Minute, "service account default", func(ctx context.Context) error {
 		_, err := client.CoreV1().ServiceAccounts(s.name).Get(ctx, "default", metav1.GetOptions{})
 		return err
 	})
 	return s
+}
+
+// empty removes the pods and Services of a namespace that is being deleted: its controller takes seconds longer.
+func (s *space) empty() {
+	s.Helper()
+	pods, services := client.CoreV1().Pods(s.name), client.CoreV1().Services(s.name)
+	ctx := context.Background()
+	s.must(pods.DeleteCollection(ctx, metav1.DeleteOptions{}, metav1.ListOptions{}))
+	served, err := services.List(ctx, metav1.ListOptions{})
+	s.must(err)
+	for _, service := range served.Items {
+		if err := services.Delete(ctx, service.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			s.Error(err)
+		}
+	}
+	s.eventually(3*time.Minute, "pods and Services of "+s.name+" gone", func(ctx context.Context) error {
+		left, err := pods.List(ctx, metav1.ListOptions{})
+		served, failed := services.List(ctx, metav1.ListOptions{})
+		if err := errors.Join(err, failed); err != nil {
+			return err
+		}
+		if len(left.Items)+len(served.Items) > 0 {
+			return fmt.Errorf("%d pods and %d Services are there", len(left.Items), len(served.Items))
+		}
+		return nil
+	})
+}
+
+// namespacesGone waits until no test's namespace is left.
+func namespacesGone(ctx context.Context) error {
+	var left []string
+	err := wait.PollUntilContextTimeout(ctx, 300*time.Millisecond, 3*time.Minute, true, func(ctx context.Context) (bool, error) {
+		list, err := client.CoreV1().Namespaces().List(ctx, metav1.ListOptions{})
+		if err != nil {
+			return false, err
+		}
+		left = nil
+		for _, item := range list.Items {
+			if strings.HasPrefix(item.Name, spacePrefix) {
+				left = append(left, item.Name)
+			}
+		}
+		return len(left) == 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("namespaces %q are left: %w", left, err)
+	}
+	return nil
 }
 
 // allRun starts processes that the test left stopped, so that its failure does not make the next test fail.

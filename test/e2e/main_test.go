@@ -58,6 +58,10 @@ func withCluster(m *testing.M) int {
 		return 1
 	}
 	code := m.Run()
+	if err := namespacesGone(ctx); err != nil {
+		fmt.Println(err)
+		code = max(code, 1)
+	}
 	if keep && !spent {
 		return code
 	}
