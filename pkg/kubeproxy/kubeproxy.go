@@ -9,7 +9,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"net/http/pprof"
 	"net/netip"
@@ -25,6 +24,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/healthcheck"
 )
@@ -150,7 +150,7 @@ func (p *Proxy) serve(ctx context.Context, group *errgroup.Group, name string, a
 	if !addr.IsValid() {
 		return nil
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
+	listener, err := daemon.Listen(ctx, addr.String())
 	if err != nil {
 		return fmt.Errorf("cannot serve --%s-bind-address: %w", name, err)
 	}

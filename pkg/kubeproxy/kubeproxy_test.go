@@ -136,12 +136,14 @@ func TestTakenPort(t *testing.T) {
 	}
 	defer l.Close()
 	backend := proxytest.NewBackend()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel() // do not wait for the port
 	for _, cfg := range []Config{{Healthz: netip.MustParseAddrPort(l.Addr().String())}, {Healthz: free(t), Metrics: netip.MustParseAddrPort(l.Addr().String())}} {
 		p, err := New(cfg, Parts{Client: kubeclienttest.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Routes: noRoutes{make(chan bool, 1)}, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Run(t.Context()); err == nil || !strings.Contains(err.Error(), "-bind-address") {
+		if err := p.Run(ctx); err == nil || !strings.Contains(err.Error(), "-bind-address") {
 			t.Errorf("Run: %v", err)
 		}
 	}

@@ -32,6 +32,7 @@ import (
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/pod"
 )
 
@@ -220,7 +221,7 @@ func New(config Config, parts Parts) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	if s.listener, err = net.Listen("tcp", config.Address); err != nil {
+	if s.listener, err = daemon.Listen(context.Background(), config.Address); err != nil {
 		return nil, fmt.Errorf("cannot listen on %q (address, port): %w", config.Address, err)
 	}
 	s.life, s.stop = context.WithCancel(context.Background())
@@ -287,9 +288,9 @@ type Healthz struct {
 	http     *http.Server
 }
 
-// NewHealthz listens on address (address:port). Run must follow. more are checks in addition to ping.
-func NewHealthz(address string, more ...Check) (*Healthz, error) {
-	listener, err := net.Listen("tcp", address)
+// NewHealthz listens on address (address:port), see daemon.Listen. Run must follow. more are checks in addition to ping.
+func NewHealthz(ctx context.Context, address string, more ...Check) (*Healthz, error) {
+	listener, err := daemon.Listen(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("cannot listen on %q (healthzBindAddress, healthzPort): %w", address, err)
 	}

@@ -239,7 +239,7 @@ func TestProtocols(t *testing.T) {
 }
 
 func TestHealthz(t *testing.T) {
-	health, err := NewHealthz("127.0.0.1:0", Check{Name: "more", Check: func(context.Context) error { return nil }})
+	health, err := NewHealthz(t.Context(), "127.0.0.1:0", Check{Name: "more", Check: func(context.Context) error { return nil }})
 	if err != nil {
 		t.Fatal(err)
 	}

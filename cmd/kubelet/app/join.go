@@ -31,7 +31,7 @@ func (o *options) join(ctx context.Context, cfg kubelet.Config) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	if cfg.Healthz != "" {
-		healthz, err := server.NewHealthz(cfg.Healthz)
+		healthz, err := server.NewHealthz(ctx, cfg.Healthz)
 		if err != nil {
 			return err
 		}
