@@ -55,3 +55,36 @@ account() {
 # busy prints how many seconds the machine's processors have worked since boot: user, nice, system, irq, softirq of proc_stat(5).
 busy() { awk -v hz="$(getconf CLK_TCK)" '/^cpu / {printf "%d\n", ($2 + $3 + $4 + $7 + $8) / hz}' /proc/stat; }
 busy_before=$(busy)
+
+# remove_cluster_at_end has the end of the script remove the cluster, and fail if anything of it remains. A cluster that runs already stays.
+remove_cluster_at_end() {
+	cluster_ran=yes
+	if grep -qw down <<<"$(go run ./hack/cluster status)"; then cluster_ran=no; fi
+	trap 'finish $?' EXIT
+}
+finish() {
+	local code=$1
+	[ -z "${beside-}" ] || end_beside || code=1
+	[ $cluster_ran = yes ] || go run ./hack/cluster down || code=1
+	exit "$code"
+}
+
+# start_beside COMMAND... runs a command beside the rest of the script, with its output in a log; join_beside waits for it and prints that.
+start_beside() {
+	set -m # its own process group
+	"$@" >"$logs/beside.log" 2>&1 &
+	beside=$!
+	set +m
+}
+join_beside() {
+	local code=0
+	wait "$beside" || code=$?
+	beside=
+	cat "$logs/beside.log"
+	return $code
+}
+end_beside() { # after a failure
+	echo "what ran beside it is ended; its log: $logs/beside.log"
+	kill -TERM -- "-$beside" 2>/dev/null || true
+	wait "$beside" 2>/dev/null || true
+}

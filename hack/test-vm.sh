@@ -8,13 +8,6 @@ source hack/steps.sh
 step "packages for the machine" hack/ensure-packages.sh cluster vm
 step "the machine's disk" hack/vm-image.sh _output/vm
 step "the release's packages" go run ./hack/release -dirty -out _output/vm/release
-ran=yes
-if grep -qw down <<<"$(go run ./hack/cluster status)"; then ran=no; fi
-finish() {
-	local code=$?
-	[ $ran = yes ] || go run ./hack/cluster down || code=1
-	exit $code
-}
-trap finish EXIT
+remove_cluster_at_end
 go run ./hack/cluster up
 WINKUBE_VM=1 go test -count=1 -v -timeout 60m ./test/vm
