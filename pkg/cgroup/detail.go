@@ -1,6 +1,7 @@
 package cgroup
 
 import (
+	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -73,6 +74,21 @@ func (p *Spot) OOMKills() *uint64 {
 		return nil
 	}
 	return oomKills(p.memory.dir, p.memory.v2)
+}
+
+// OOMKills is how many processes in g and below it the kernel has killed for lack of memory. known is false with v1, which counts them for each cgroup
+// alone, and without a cgroup.
+func (t *Tree) OOMKills(g Group) (kills uint64, known bool) {
+	m, err := t.hierarchy("memory")
+	if err != nil || !t.v2 {
+		return 0, false
+	}
+	text, err := t.files.read(path.Join(t.dir(m, g), "memory.events"))
+	if err != nil {
+		return 0, false
+	}
+	kills, known = parseTable(text)["oom_kill"]
+	return kills, known
 }
 
 func oomKills(dir string, v2 bool) *uint64 {

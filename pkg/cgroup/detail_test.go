@@ -45,3 +45,24 @@ func TestOOMKillsAndDeviceNames(t *testing.T) {
 		t.Errorf("got %v", names)
 	}
 }
+
+// TestTreeOOMKills: version 2 counts for a cgroup and all below it.
+func TestTreeOOMKills(t *testing.T) {
+	for name, v2 := range versions {
+		tree, k := newTree(t, v2)
+		if n, known := tree.OOMKills(web); known {
+			t.Errorf("%s, no cgroup: %d", name, n)
+		}
+		if err := tree.Set(t.Context(), web, limits); err != nil {
+			t.Fatal(err)
+		}
+		m, err := tree.hierarchy("memory")
+		if err != nil {
+			t.Fatal(err)
+		}
+		k.text[tree.dir(m, web)+"/memory.events"] = "low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 0\n"
+		if n, known := tree.OOMKills(web); known != v2 || v2 && n != 2 {
+			t.Errorf("%s: %d, %t", name, n, known)
+		}
+	}
+}

@@ -98,6 +98,9 @@ type Cgroups interface {
 	Limit(ctx context.Context, pod *v1.Pod, r podspec.Resources) error
 	// Limits returns the limits of the pod's cgroup; nil if there is no cgroup.
 	Limits(pod *v1.Pod) (*podspec.Resources, error)
+	// MemoryKills returns how many processes of the pod the kernel has killed for lack of memory since its cgroup was created. known is false if the
+	// kernel does not count them for the pod (cgroup v1), or there is no cgroup. It does not block.
+	MemoryKills(pod *v1.Pod) (kills uint64, known bool)
 	// End kills the processes of one of the pod's containers that the engine reports as not running: an engine that was stopped while it
 	// started a container may have lost track of it. No processes is not an error.
 	End(ctx context.Context, pod *v1.Pod, id string) error

@@ -128,6 +128,9 @@ func (m *Manager) Limits(p *v1.Pod) (*podspec.Resources, error) {
 	return &podspec.Resources{Shares: have.Shares, Quota: have.Quota, Period: have.Period, Memory: have.Memory}, nil
 }
 
+// MemoryKills implements pod.Cgroups.
+func (m *Manager) MemoryKills(p *v1.Pod) (kills uint64, known bool) { return m.tree.OOMKills(group(p)) }
+
 // End implements pod.Cgroups.
 func (m *Manager) End(ctx context.Context, p *v1.Pod, id string) error {
 	for _, class := range classGroups { // without its API object, the pod's class is unknown

@@ -50,26 +50,30 @@ func limits(d *days) {
 	}
 }
 
-// outOfMemory: the kernel kills the container in its cgroup, and its status says so if the engine does: on cgroup v2 it sometimes learns of the end first.
+// outOfMemory: the kernel kills a container in its cgroup, and its status says so even if the engine does not know it, which happens with cgroup v2.
 func outOfMemory(d *days) {
-	p := d.pod("oom", "hold", "209715200")
-	p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("32Mi")}
-	p.Spec.RestartPolicy = v1.RestartPolicyNever
-	d.create(p)
-	found := d.until("oom", "ended", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodFailed })
-	end := found.Status.ContainerStatuses[0].State.Terminated
-	want := "OOMKilled"
-	if strings.TrimSpace(d.run("docker inspect -f '{{.State.OOMKilled}}' "+strings.TrimPrefix(end.ContainerID, "docker://"))) != "true" {
-		want = "Error"
-		d.Logf("the engine does not know that the kernel killed the container for its memory")
+	const pods = 4
+	missed := 0
+	for i := range pods {
+		name := fmt.Sprintf("oom-%d", i)
+		p := d.pod(name, "hold", "209715200")
+		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceMemory: resource.MustParse("32Mi")}
+		p.Spec.RestartPolicy = v1.RestartPolicyNever
+		d.create(p)
+		found := d.until(name, "ended", func(p *v1.Pod) bool { return p.Status.Phase == v1.PodFailed })
+		end := found.Status.ContainerStatuses[0].State.Terminated
+		if end.Reason != "OOMKilled" || end.ExitCode != 137 {
+			d.Errorf("container of %s ended with %+v, want OOMKilled and 137", name, end)
+		}
+		if strings.TrimSpace(d.run("docker inspect -f '{{.State.OOMKilled}}' "+strings.TrimPrefix(end.ContainerID, "docker://"))) != "true" {
+			missed++
+		}
+		d.remove(name)
 	}
-	if end.Reason != want || end.ExitCode != 137 {
-		d.Errorf("the container ended with %+v, want %s and 137", end, want)
-	}
+	d.Logf("the engine missed %d of %d kills", missed, pods)
 	if !strings.Contains(d.run("dmesg"), "Memory cgroup out of memory: Killed process") {
 		d.Errorf("the kernel's log has no process that it killed")
 	}
-	d.remove("oom")
 }
 
 // privileged: such a container has all capabilities and the host's devices.

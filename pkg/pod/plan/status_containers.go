@@ -118,10 +118,16 @@ func endOf(end past, old *v1.ContainerStatus) *v1.ContainerStateTerminated {
 	if out.Message == "" && end.Error != "" {
 		out.Message = end.Error
 	}
-	if old != nil && out.Message == "" {
+	if old != nil {
 		for _, known := range []*v1.ContainerStateTerminated{old.State.Terminated, old.LastTerminationState.Terminated} {
-			if known != nil && known.ContainerID == out.ContainerID {
+			if known == nil || known.ContainerID != out.ContainerID {
+				continue
+			}
+			if out.Message == "" {
 				out.Message = known.Message
+			}
+			if known.Reason == oomKilled && known.ExitCode == out.ExitCode { // an earlier agent saw what the engine does not report
+				out.Reason = oomKilled
 			}
 		}
 	}
@@ -135,11 +141,13 @@ func apiTime(t time.Time) metav1.Time {
 	return metav1.NewTime(t).Rfc3339Copy()
 }
 
+const oomKilled = "OOMKilled"
+
 // EndReason is upstream's reason of a terminated container.
 func EndReason(c pod.Container) string {
 	switch {
 	case c.OOMKilled:
-		return "OOMKilled"
+		return oomKilled
 	case c.Error != "":
 		return "ContainerCannotRun"
 	case c.ExitCode == 0:

@@ -22,11 +22,12 @@ type Cgroups struct {
 	mu     sync.Mutex
 	engine *Engine
 	limits map[types.UID]podspec.Resources
+	kills  map[types.UID]uint64 // for lack of memory
 }
 
 // NewCgroups returns an empty Cgroups. From now on, engine enforces it.
 func NewCgroups(log *Log, engine *Engine) *Cgroups {
-	c := &Cgroups{Log: log, engine: engine, limits: map[types.UID]podspec.Resources{}}
+	c := &Cgroups{Log: log, engine: engine, limits: map[types.UID]podspec.Resources{}, kills: map[types.UID]uint64{}}
 	engine.cgroups = c
 	return c
 }
@@ -65,6 +66,20 @@ func (c *Cgroups) Limits(p *v1.Pod) (*podspec.Resources, error) {
 	return nil, nil
 }
 
+// MemoryKills implements pod.Cgroups.
+func (c *Cgroups) MemoryKills(p *v1.Pod) (kills uint64, known bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, known = c.limits[p.UID]
+	return c.kills[p.UID], known
+}
+
+func (c *Cgroups) killed(uid types.UID) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.kills[uid]++
+}
+
 // End implements pod.Cgroups.
 func (c *Cgroups) End(_ context.Context, _ *v1.Pod, id string) error {
 	c.engine.mu.Lock()
@@ -84,6 +99,7 @@ func (c *Cgroups) Remove(_ context.Context, uid types.UID) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.limits, uid)
+	delete(c.kills, uid)
 	return nil
 }
 

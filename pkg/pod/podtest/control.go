@@ -15,7 +15,11 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// Exit ends a running container, as if its process exited.
+// Memory is a message for Exit.
+const Memory = "memory"
+
+// Exit ends a running container, as if its process exited. The message OOM means that the kernel killed it for lack of memory, and Memory that the engine
+// does not know that.
 func (e *Engine) Exit(id string, code int, message string) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -24,6 +28,10 @@ func (e *Engine) Exit(id string, code int, message string) error {
 			if c := &p.Containers[i]; c.ID == id && c.State == pod.Running {
 				c.State, c.FinishedAt, c.ExitCode, c.Message, c.Addresses = pod.Exited, time.Now(), code, message, nil
 				c.OOMKilled = message == "OOM"
+				if message == Memory {
+					c.Message = ""
+					e.cgroups.killed(uid)
+				}
 				e.Log.Printf("engine: %s exits with %d", id, code)
 				e.tell(uid)
 				return nil

@@ -21,6 +21,7 @@ type observer struct {
 	stale    bool // our data is older than some event
 	taken    int  // number of ended steps at the time of the last observation; -1: never observed
 	endings  endings
+	kills    memoryKills
 }
 
 // newObserver returns an observer. known false means that the engine certainly has nothing of the pod.
@@ -91,14 +92,25 @@ func (o *observer) relisted(engine pod.Observed, began time.Time) {
 
 // accept stores an observation that was made after at steps had ended.
 func (o *observer) accept(engine pod.Observed, network pod.Attachments, at int) {
+	ended := o.endings.take(engine)
+	engine.Containers = o.kills.mark(engine.Containers, ended, o.memoryKills)
 	o.seen.Engine, o.seen.Network, o.taken = engine, network, at
 	o.parts.expose(o.uid, o.seen.Observed())
-	o.tellEndings()
+	o.tell(ended)
 }
 
-// tellEndings counts the containers that have exited since the last observation.
-func (o *observer) tellEndings() {
-	for _, c := range o.endings.take(o.seen.Engine) {
+// memoryKills returns the kernel's count for the pod's cgroup.
+func (o *observer) memoryKills() (kills uint64, known bool) {
+	if o.parts.Cgroups == nil {
+		return 0, false
+	}
+	return o.parts.Cgroups.MemoryKills(o.pod)
+}
+
+// tell counts containers that have exited since the last observation.
+func (o *observer) tell(ended []pod.Container) {
+	for _, c := range ended {
+		c.OOMKilled = c.OOMKilled || o.kills.of[c.ID]
 		if kind, _, ok := podspec.FindContainer(o.pod, c.Name); ok && o.parts.Timing != nil {
 			o.parts.Timing.ContainerEnded(kind, c.ExitCode, plan.EndReason(c))
 		}
