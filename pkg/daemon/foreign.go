@@ -42,6 +42,37 @@ func (f Foreign) refusal(value string) error {
 // note says why the setting has no effect.
 func (f Foreign) note() string { return "it has no effect: " + f.Why }
 
+// Verdict says what becomes of a value: refused, or accepted without effect; why is empty if the value asks for what happens anyway.
+func (f Foreign) Verdict(value string) (why string, refused bool) {
+	switch err := f.refusal(value); {
+	case err != nil:
+		return "refused: " + err.Error(), true
+	case f.asks(value):
+		return f.note(), false
+	}
+	return "", false
+}
+
+// Asking is a field of a configuration file that asks for what this program does not have.
+type Asking struct {
+	Path, Value string
+	Place       Place
+	Why         string // Foreign.Verdict's
+	Refused     bool
+}
+
+// Asks lists the fields of the files that ask for what is in list; sorted. content is the configuration.
+func (c *ConfigFile) Asks(list []Foreign, content any) []Asking {
+	var out []Asking
+	c.foreign(list, content, func(path, value string, place Place, f Foreign) {
+		if why, refused := f.Verdict(value); why != "" {
+			out = append(out, Asking{path, value, place, why, refused})
+		}
+	})
+	slices.SortFunc(out, func(a, b Asking) int { return strings.Compare(a.Path, b.Path) })
+	return out
+}
+
 // refused is the annotation of flags whose values may be errors.
 const refused = "refused"
 

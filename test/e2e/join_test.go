@@ -69,6 +69,7 @@ func TestKubeadmJoin(t *testing.T) {
 		return err
 	})
 	s.generations(joiner)
+	s.migrates(joiner)
 
 	s.must(client.CoreV1().Nodes().Delete(ctx, joiner.Name, metav1.DeleteOptions{}))
 	if there := leftovers(s, joiner); strings.Count(there, "container ") < 2 || !strings.Contains(there, " /var/lib/kubelet/pods/") {
@@ -79,6 +80,20 @@ func TestKubeadmJoin(t *testing.T) {
 	s.must(err)
 	if after := leftovers(s, joiner); after != before {
 		t.Errorf("left by kubeadm reset:\n%s\nthere was before:\n%s", after, before)
+	}
+}
+
+// migrates has doctor --migrate read what kubeadm wrote, and the kubelet accept the result.
+func (s *space) migrates(joiner *lab.Host) {
+	s.Helper()
+	kubelet := cluster.Binary("kubelet")
+	text, err := joiner.Shell(s.Context(), `. /var/lib/kubelet/kubeadm-flags.env
+`+kubelet+` doctor --migrate -- --kubeconfig=/etc/kubernetes/kubelet.conf --config=/var/lib/kubelet/config.yaml $KUBELET_KUBEADM_ARGS | tee /tmp/migrated.yaml && `+kubelet+` config check /tmp/migrated.yaml`)
+	s.must(err)
+	for _, want := range []string{"# This kubelet accepts it on this host.", "--kubeconfig=/etc/kubernetes/kubelet.conf", "--network-mode=cni", "\nclusterDNS:\n", "/tmp/migrated.yaml: good"} {
+		if !strings.Contains(text, want) {
+			s.Errorf("doctor --migrate does not print %q:\n%s", want, text)
+		}
 	}
 }
 

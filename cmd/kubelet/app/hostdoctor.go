@@ -45,19 +45,29 @@ type hostDoctorOptions struct {
 
 // newHostDoctorCommand returns `kubelet doctor`.
 func newHostDoctorCommand(out io.Writer) *cobra.Command {
-	o := &hostDoctorOptions{}
+	o, moving := &hostDoctorOptions{}, false
 	command := &cobra.Command{
 		Use:   "doctor",
 		Short: "Says what is wrong with this host as a node and how to repair it, without touching the host",
 		Long: "Says what is wrong with this host as a node and how to repair it, without touching the host: system, services, Docker, disks, clock,\n" +
 			"rules of another kube-proxy, and the pods' network as `kubelet network doctor` does. Give the kubelet's flags.\n" +
-			"With --record it changes the host for some minutes instead, undoes everything, and records what the host answered.",
-		Args: cobra.NoArgs,
+			"With --record it changes the host for some minutes instead, undoes everything, and records what the host answered.\n" +
+			"With --migrate it prints the configuration of another kubelet for this one instead: of that which runs here, or whose flags follow after --.",
+		Args: func(command *cobra.Command, args []string) error {
+			if moving && command.ArgsLenAtDash() == 0 {
+				return nil
+			}
+			return cobra.NoArgs(command, args)
+		},
 	}
 	o.add(command.Flags())
 	command.Flags().StringVar(&o.file, "record", "", "new `file` for a recording of this host: makes the pod network, a container and what a service needs, removes them again, and records all answers")
 	command.Flags().StringVar(&o.recordImage, "record-image", "", "`image` of the recording's container; default: the pause image, or the smallest that fits this host")
-	command.RunE = func(command *cobra.Command, _ []string) error {
+	command.Flags().BoolVar(&moving, "migrate", false, "print the configuration of another kubelet, and of cri-dockerd, as this kubelet takes it: a file whose comments have the flags and what is left out")
+	command.RunE = func(command *cobra.Command, args []string) error {
+		if moving {
+			return migrateFrom(args, out)
+		}
 		if command.Flags().Changed("record") {
 			return o.record(out)
 		}
