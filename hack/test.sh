@@ -24,7 +24,7 @@ remove_cluster_at_end
 
 # The end-to-end tests wait more than they compute, so two clusters share them. The second one also has the samples and the everyday subset of
 # upstream's suite on the engine that users install today, unless ENGINE names another for everything, and then on Debian's.
-other='^Test(Images|Kill|KubeadmJoin|Logs.*|NetworkChaos|Node.*|Ways)$'
+other='^Test(Images|KubeadmJoin|Logs.*|NetworkChaos|Node.*|Ways)$'
 on_second_cluster() {
 	export WINKUBE_CLUSTER=${WINKUBE_CLUSTER-}2
 	trap 'code=$?; go run ./hack/cluster down || code=1; exit $code' EXIT
