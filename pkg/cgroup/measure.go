@@ -335,7 +335,7 @@ func (r *Reader) Processes(pid int) ([]int, error) {
 }
 
 func processesBelow(files files, dir string) ([]int, error) {
-	text, err := files.read(filepath.Join(dir, "cgroup.procs"))
+	text, err := files.read(path.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return nil, err
 	}
@@ -350,7 +350,7 @@ func processesBelow(files files, dir string) ([]int, error) {
 		return nil, err
 	}
 	for _, child := range children {
-		more, err := processesBelow(files, filepath.Join(dir, child))
+		more, err := processesBelow(files, path.Join(dir, child))
 		if err != nil && !missing(err) {
 			return nil, err
 		}
