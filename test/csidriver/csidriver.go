@@ -96,7 +96,12 @@ func serve(ctx context.Context, group *errgroup.Group, server *grpc.Server, sock
 	if err != nil {
 		return err
 	}
-	group.Go(func() error { return server.Serve(listener) })
+	group.Go(func() error {
+		if err := server.Serve(listener); !errors.Is(err, grpc.ErrServerStopped) { // ctx may end before it serves
+			return err
+		}
+		return nil
+	})
 	group.Go(func() error {
 		<-ctx.Done()
 		server.Stop()

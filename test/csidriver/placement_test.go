@@ -28,7 +28,8 @@ func serves(t *testing.T, root, node string) *grpc.ClientConn {
 		t.Fatal(err)
 	}
 	(&running{t: t}).run(d.Run)
-	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	connection, err := grpc.NewClient("unix:"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true))) // the driver has only begun to start
 	if err != nil {
 		t.Fatal(err)
 	}
