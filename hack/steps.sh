@@ -64,7 +64,7 @@ remove_cluster_at_end() {
 }
 finish() {
 	local code=$1
-	[ -z "${beside-}" ] || end_beside || code=1
+	[ -z "${beside-}" ] || end_beside
 	[ $cluster_ran = yes ] || go run ./hack/cluster down || code=1
 	exit "$code"
 }

@@ -36,7 +36,7 @@ on_second_cluster() {
 	WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 90m -run "$other" ./test/e2e
 	SUBSET=1 go run ./test/conformance # a few tests of each subject; make conformance ENGINE_API= tests other engine versions
 }
-# Nothing compiles beside the tests.
+# Programs of others are compiled before the tests, not beside them.
 go run ./hack/cluster build
 [ -n "${ENGINE-}" ] || ENGINE=29 go run ./hack/cluster build
 start_beside on_second_cluster

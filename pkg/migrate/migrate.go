@@ -12,7 +12,6 @@ import (
 	"path"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -291,7 +290,7 @@ func (m *Migration) Text(wrong error) (string, error) {
 	for _, flag := range m.Flags {
 		name, value, _ := strings.Cut(flag, "=")
 		if value != "" && strings.Trim(value, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-./:,=@%+") != "" {
-			value = strconv.Quote(value)
+			value = "'" + strings.ReplaceAll(value, "'", `'\''`) + "'" // a shell expands nothing in it
 		}
 		fmt.Fprintf(&b, " \\\n#         %s=%s", name, value)
 	}

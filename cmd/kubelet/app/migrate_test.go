@@ -80,6 +80,9 @@ func TestMigrateCommand(t *testing.T) {
 		command.SilenceUsage, command.SilenceErrors = true, true
 		command.SetArgs(strings.Fields(line))
 		err := command.Execute()
+		if made := strings.Contains(out.String(), "\nkind: KubeletConfiguration\n"); made != strings.HasPrefix(line, "--migrate") {
+			t.Errorf("%s: prints a configuration: %t\n%s", line, made, out.String())
+		}
 		if got := ""; err != nil {
 			if got = err.Error(); want == "" || !strings.Contains(got, want) {
 				t.Errorf("%s: %s", line, got)
