@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+
+	"github.com/winkube/winkube/pkg/disk"
 )
 
 // Forwarding is one address family of an interface of Windows on which forwarding was off until the kubelet switched it on.
@@ -25,7 +27,7 @@ func ForwardingFileIn(rootDir string) ForwardingFile {
 
 // Read returns what is noted. A file of another form is an error that names it.
 func (f ForwardingFile) Read() ([]Forwarding, error) {
-	list, err := readNote[[]Forwarding](string(f), "remove it and switch off forwarding where this host does not need it")
+	list, err := disk.ReadNote[[]Forwarding](string(f), "remove it and switch off forwarding where this host does not need it")
 	if err != nil {
 		return nil, fmt.Errorf("cannot read where forwarding was off: %w", err)
 	}
@@ -38,7 +40,7 @@ func (f ForwardingFile) Add(one Forwarding) error {
 	if f == "" || err != nil || slices.Contains(list, one) {
 		return err
 	}
-	if err := writeNote(string(f), append(list, one)); err != nil {
+	if err := disk.WriteNote(string(f), append(list, one)); err != nil {
 		return fmt.Errorf("cannot record that forwarding was off on %q: %w", one.Interface, err)
 	}
 	return nil

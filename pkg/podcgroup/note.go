@@ -2,14 +2,12 @@ package podcgroup
 
 import (
 	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 
 	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/disk"
 )
 
 // NoteFile notes where the pods' cgroups are, so that a host that leaves the cluster gets rid of them after its kubelet and its flags are gone. "":
@@ -30,15 +28,7 @@ func (f NoteFile) write(cfg cgroup.Config) error {
 	if f == "" {
 		return nil
 	}
-	text, err := json.Marshal(note{Root: cfg.Root, Systemd: cfg.Systemd})
-	next := string(f) + ".next"
-	if err == nil {
-		err = os.WriteFile(next, append(text, '\n'), 0o600)
-	}
-	if err == nil {
-		err = os.Rename(next, string(f))
-	}
-	if err != nil {
+	if err := disk.WriteNote(string(f), note{Root: cfg.Root, Systemd: cfg.Systemd}); err != nil {
 		return fmt.Errorf("cannot note where pods' cgroups are: %w", err)
 	}
 	return nil
@@ -51,18 +41,12 @@ func (f NoteFile) Undo(ctx context.Context) (removed string, err error) {
 }
 
 func (f NoteFile) undo(ctx context.Context, open func(cgroup.Config) (*cgroup.Tree, error)) (removed string, err error) {
-	text, err := os.ReadFile(string(f))
-	if errors.Is(err, fs.ErrNotExist) {
-		return "", nil
-	}
-	var n note
-	if err == nil {
-		if err = json.Unmarshal(text, &n); err != nil {
-			err = fmt.Errorf("%s is not what the kubelet wrote (%w); remove it, and the cgroup %s with rmdir", f, err, nodeGroup)
-		}
-	}
+	n, err := disk.ReadNote[*note](string(f), "remove it, and the cgroup "+nodeGroup+" with rmdir")
 	if err != nil {
 		return "", fmt.Errorf("cannot read where pods' cgroups are: %w", err)
+	}
+	if n == nil {
+		return "", nil
 	}
 	tree, err := open(cgroup.Config{Root: n.Root, Systemd: n.Systemd})
 	if err != nil {
