@@ -25,6 +25,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/start"
+	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/shutdown"
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
@@ -53,6 +54,7 @@ type base struct {
 	flexKind *flex.Kind  // nil: there is no directory of drivers
 	volumes  *volume.Manager
 	disks    *stats.Disks
+	reports  report.FactsFile // of this host's proxy
 	cluster  *learn.Cluster
 	network  *network.Manager
 }
@@ -93,7 +95,8 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 		return b, err
 	}
 	b.disks = stats.NewDisks(statsConfig(cfg), b.volumes, engineFigures{b.engine.Usage, b.engine.Client}, clock.RealClock{})
-	if b.cluster, err = newCluster(cfg, b.objects); err != nil {
+	b.reports = proxyReports(cfg)
+	if b.cluster, err = newCluster(cfg, b.objects, b.reports); err != nil {
 		return b, err
 	}
 	if b.network, err = newNetwork(cfg, clients.Main, b.engine, b.events, b.settled, b.cluster); err != nil {

@@ -10,9 +10,9 @@ import (
 )
 
 // newCluster learns what cfg does not set from Services, the proxy's report and the cluster DNS.
-func newCluster(cfg Config, objects *kubeclient.Objects) (*learn.Cluster, error) {
+func newCluster(cfg Config, objects *kubeclient.Objects, reports report.FactsFile) (*learn.Cluster, error) {
 	flags := learn.Flags{Services: cfg.Network.Services, Pods: cfg.Network.NonMasquerade, DNS: cfg.Resolver.ClusterDNS, Domain: cfg.Resolver.ClusterDomain}
-	cluster := learn.New(flags, learn.Parts{Services: objects.AllServices, Reports: proxyReports(cfg), Ask: learn.Ask, Clock: clock.RealClock{}})
+	cluster := learn.New(flags, learn.Parts{Services: objects.AllServices, Reports: reports, Ask: learn.Ask, Clock: clock.RealClock{}})
 	return cluster, objects.OnService(cluster.Service, cluster.Kick)
 }
 
