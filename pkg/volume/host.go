@@ -17,6 +17,7 @@ type Host struct {
 	Root     string
 	Platform pod.Platform
 	Mounts   mount.Mounter
+	Links    mount.Links // what drivers make on Windows instead of mounts
 	Access   access.Control
 }
 
@@ -33,9 +34,9 @@ func Open(root string, platform pod.Platform) (Host, error) {
 	if err != nil {
 		return Host{}, fmt.Errorf("cannot resolve the root directory: %w", err)
 	}
-	h := Host{Root: real, Platform: platform, Mounts: mount.System(), Access: access.New(platform)}
+	h := Host{Root: real, Platform: platform, Mounts: mount.System(), Links: mount.SystemLinks(), Access: access.New(platform)}
 	if platform.OS == "windows" {
-		h.Mounts = mount.None{}
+		h.Mounts = mount.Linked{Links: h.Links}
 	}
 	return h, nil
 }

@@ -15,6 +15,7 @@ import (
 
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume/links"
 	"github.com/winkube/winkube/pkg/volume/paths"
 )
 
@@ -93,8 +94,24 @@ func (v Volume) Made() (bool, error) {
 	return err == nil && paths.Exists(mark), err
 }
 
+// MadeWith returns what SetMadeWith noted for v; false: it was not called.
+func (v Volume) MadeWith() (note string, made bool, err error) {
+	mark, err := v.mark()
+	if err != nil {
+		return "", false, err
+	}
+	b, err := os.ReadFile(mark)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	return string(b), err == nil, err
+}
+
 // SetMade notes on disk that v was made and belongs to the pod from now on.
-func (v Volume) SetMade() error {
+func (v Volume) SetMade() error { return v.SetMadeWith("") }
+
+// SetMadeWith is SetMade with a note for MadeWith.
+func (v Volume) SetMadeWith(note string) error {
 	mark, err := v.mark()
 	if err != nil {
 		return err
@@ -102,7 +119,7 @@ func (v Volume) SetMade() error {
 	if err := os.MkdirAll(filepath.Dir(mark), paths.DirMode); err != nil {
 		return fmt.Errorf("cannot make directory: %w", err)
 	}
-	if err := os.WriteFile(mark, nil, 0o640); err != nil {
+	if err := os.WriteFile(mark, []byte(note), 0o640); err != nil {
 		return fmt.Errorf("cannot mark the volume as ready: %w", err)
 	}
 	return nil
@@ -120,6 +137,10 @@ type Mount struct {
 	Path     string // on this host
 	ReadOnly bool   // no container may write to it
 	Sealed   bool   // the agent makes nothing in it: a missing subPath is an error
+	// Linked: on Windows a driver may have made Path a link, and the container gets what it leads to.
+	Linked bool
+	// Confine says why a container must not get that end of the links; nil: it may get any.
+	Confine func(end links.End) error
 }
 
 // Remains is what a pod left on disk.

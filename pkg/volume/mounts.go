@@ -9,6 +9,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume/links"
 	"github.com/winkube/winkube/pkg/volume/paths"
 	"github.com/winkube/winkube/pkg/volume/subpath"
 )
@@ -63,12 +64,32 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, c *v1.Container, index i
 	if err != nil {
 		return pod.Mount{}, err
 	}
+	if from.Linked && m.host.Platform.OS == "windows" {
+		if from.Path, err = m.follow(from, inside); err != nil {
+			return pod.Mount{}, err
+		}
+	}
 	mount := pod.Mount{Name: vm.Name, HostPath: from.Path, ContainerPath: inside, ReadOnly: vm.ReadOnly || from.ReadOnly || v.ReadOnly}
 	if vm.MountPropagation != nil && *vm.MountPropagation != v1.MountPropagationNone {
 		mount.Propagation = *vm.MountPropagation
 	}
 	err = m.subPaths.Apply(&mount, sub, subpath.Target{PodDir: podDir, Volume: vm.Name, Container: c.Name, Index: index})
 	return mount, err
+}
+
+// follow returns what the engine is to mount for a volume that may be a link: what was checked, and not the link, which may lead elsewhere by then.
+func (m *Manager) follow(from Mount, inside string) (string, error) {
+	end, err := links.Follow(m.host.Links.Read, from.Path)
+	if err == nil && from.Confine != nil {
+		err = from.Confine(end)
+	}
+	if err == nil {
+		err = end.Mountable(m.host.Platform.Build, inside)
+	}
+	if err != nil {
+		return "", fmt.Errorf("the driver's link %s: %w", from.Path, err)
+	}
+	return end.Path, nil
 }
 
 // Devices implements pod.Volumes. Prepare has made the volumes before. An error names the volumeDevice.

@@ -101,7 +101,7 @@ func (k *Kind) HasDir(name string) bool { return checkName(k.host.Platform, unes
 // Mount implements volume.Kind.
 func (k *Kind) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
 	d, err := describe(k.host.Platform, v)
-	return volume.Mount{Path: k.tree.target(use{v.Pod.UID, d.driver, d.spec}), ReadOnly: d.readOnly}, err
+	return volume.Mount{Path: k.tree.target(use{v.Pod.UID, d.driver, d.spec}), ReadOnly: d.readOnly, Linked: true}, err
 }
 
 // Usage implements volume.Kind: a driver says whether its volumes have figures.

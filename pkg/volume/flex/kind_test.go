@@ -98,8 +98,17 @@ func TestWindows(t *testing.T) {
 	r.restart()
 	r.MustPrepare(p)
 	r.want("init, mount v, init")
-	if m, err := r.Mount(p, v1.VolumeMount{Name: "v", MountPath: `C:\x`}); err != nil || m.HostPath != dir {
+	if m, err := r.Mount(p, v1.VolumeMount{Name: "v", MountPath: `C:\x`}); err != nil || m.HostPath != share {
 		t.Errorf("mount: %+v, %v", m, err)
+	}
+	if err := errors.Join(os.Remove(dir), os.Symlink(`\\nas\x`, dir)); err != nil {
+		t.Fatal(err)
+	}
+	if m, err := r.Mount(p, v1.VolumeMount{Name: "v", MountPath: `C:\x`}); err == nil || !strings.Contains(err.Error(), `the share \\nas\x\, which containers can use from Windows Server version 1709`) {
+		t.Errorf("a share on Server 2016: %+v, %v", m, err)
+	}
+	if err := errors.Join(os.Remove(dir), os.Symlink(share, dir)); err != nil {
+		t.Fatal(err)
 	}
 	if got := r.driver.options["mount"]; !strings.Contains(got, `"source":"\u005c\u005cnas\u005cx\u0020\u0026\u0020y"`) {
 		t.Errorf("options %s", got)

@@ -29,26 +29,52 @@ type Mounter interface {
 	Below(dir string) ([]string, error)
 }
 
-// None is the Mounter of a platform where volumes are plain directories (Windows): nothing is ever mounted.
-type None struct{}
+// Links are the links of a file system. They never follow what is at the path itself.
+type Links interface {
+	// Read returns what the link at path leads to, as it is written there; false: there is no link, or nothing at all.
+	Read(path string) (target string, ok bool, err error)
+	// Remove removes the link at path, and nothing of what it leads to. No link there is no error.
+	Remove(path string) error
+}
+
+// Linked is the Mounter of Windows: drivers of volumes make links, and nothing else is ever mounted.
+type Linked struct{ Links }
 
 // Tmpfs returns errors.ErrUnsupported.
-func (None) Tmpfs(string, string) error { return errors.ErrUnsupported }
+func (Linked) Tmpfs(string, string) error { return errors.ErrUnsupported }
 
 // Bind returns errors.ErrUnsupported.
-func (None) Bind(*os.File, string) error { return errors.ErrUnsupported }
+func (Linked) Bind(*os.File, string) error { return errors.ErrUnsupported }
 
-// Unmount does nothing.
-func (None) Unmount(string) error { return nil }
+// Unmount removes a link.
+func (l Linked) Unmount(target string) error { return l.Remove(target) }
 
-// Force does nothing.
-func (None) Force(string) error { return nil }
+// Force removes a link: that waits for no server.
+func (l Linked) Force(target string) error { return l.Remove(target) }
 
-// IsMount returns false.
-func (None) IsMount(string) (bool, error) { return false, nil }
+// IsMount says whether a link is at path.
+func (l Linked) IsMount(path string) (bool, error) {
+	_, ok, err := l.Read(path)
+	return ok, err
+}
 
-// Below returns nothing.
-func (None) Below(string) ([]string, error) { return nil, nil }
+// Below returns nothing: no one lists links, and most are not of drivers.
+func (Linked) Below(string) ([]string, error) { return nil, nil }
+
+// readLink implements Links.Read. Junctions and folders that a volume is mounted in are irregular files to Go.
+func readLink(path string) (target string, ok bool, err error) {
+	fi, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", false, nil
+	}
+	if err != nil || fi.Mode()&(fs.ModeSymlink|fs.ModeIrregular) == 0 {
+		return "", false, err
+	}
+	if target, err = os.Readlink(path); err != nil {
+		return "", false, fmt.Errorf("%s is a link that cannot be read: %w", path, err)
+	}
+	return target, true, nil
+}
 
 // Memory mounts memory at dir unless something is mounted there already. With mayFail a missing permission to mount is not an error: the
 // volume stays on disk, and the log says so.

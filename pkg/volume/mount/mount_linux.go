@@ -76,3 +76,17 @@ func (kernel) Below(dir string) ([]string, error) {
 	}
 	return parseMountinfo(data, strings.TrimSuffix(dir, "/")), nil
 }
+
+type symlinks struct{}
+
+// SystemLinks are the symbolic links of this host, which tests of Windows' volumes use.
+func SystemLinks() Links { return symlinks{} }
+
+func (symlinks) Read(path string) (string, bool, error) { return readLink(path) }
+
+func (symlinks) Remove(path string) error {
+	if _, ok, err := readLink(path); err != nil || !ok {
+		return err
+	}
+	return os.Remove(path)
+}

@@ -1,6 +1,9 @@
 package mount
 
 import (
+	"errors"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -34,4 +37,49 @@ func FuzzMountinfo(f *testing.F) {
 			}
 		}
 	})
+}
+
+// TestLinks: a link counts as a mount, and is removed without what it leads to.
+func TestLinks(t *testing.T) {
+	dir := t.TempDir()
+	target, link := filepath.Join(dir, "target"), filepath.Join(dir, "link")
+	if err := errors.Join(os.Mkdir(target, 0o755), os.WriteFile(filepath.Join(target, "keep"), nil, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	err := os.Symlink(target, link)
+	if fi, statErr := os.Lstat(link); err != nil || statErr != nil || fi.Mode()&fs.ModeSymlink == 0 { // Wine reports success and makes nothing
+		t.Skipf("cannot make links here: %v", errors.Join(err, statErr))
+	}
+	mounts := Linked{SystemLinks()}
+	for path, want := range map[string]bool{link: true, target: false, filepath.Join(dir, "no"): false, filepath.Join(target, "keep"): false} {
+		if on, err := mounts.IsMount(path); on != want || err != nil {
+			t.Errorf("%s: %v, %v, want %v", path, on, err, want)
+		}
+	}
+	if to, ok, err := mounts.Read(link); to != target || !ok || err != nil {
+		t.Errorf("read %q, %v, %v", to, ok, err)
+	}
+	for range 2 {
+		if err := errors.Join(mounts.Unmount(link), mounts.Force(target)); err != nil {
+			t.Error(err)
+		}
+	}
+	if _, err := os.Lstat(link); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the link: %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(target, "keep")); err != nil {
+		t.Errorf("what it led to: %v", err)
+	}
+	if err := os.Symlink(filepath.Join(dir, "gone"), link); err != nil {
+		t.Fatal(err)
+	}
+	if on, err := mounts.IsMount(link); !on || err != nil {
+		t.Errorf("a link to nothing: %v, %v", on, err)
+	}
+	if err := errors.Join(mounts.Tmpfs(dir, ""), mounts.Bind(nil, dir)); !errors.Is(err, errors.ErrUnsupported) {
+		t.Errorf("mounted: %v", err)
+	}
+	if points, err := mounts.Below(dir); len(points) > 0 || err != nil {
+		t.Errorf("below: %q, %v", points, err)
+	}
 }
