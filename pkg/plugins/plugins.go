@@ -46,6 +46,7 @@ type Config struct {
 	// again. 0: never.
 	Relist time.Duration
 	Clock  clock.WithTicker
+	Wire   Wire // nil: Unix
 }
 
 const (

@@ -334,6 +334,35 @@ func TestSocketsThatLookLikeFiles(t *testing.T) {
 	}
 }
 
+// TestOverAnotherWire: where there are no Unix sockets, as under Wine, tests have the whole registration by another wire.
+func TestOverAnotherWire(t *testing.T) {
+	f := startWith(t, plugins.Config{Windows: true, Relist: time.Second, Wire: pluginstest.Loopback}, func(string) {})
+	serve := func(name, endpoint string) (p *pluginstest.Plugin, stop func()) {
+		listener, err := pluginstest.ListenLoopback(t.Context(), filepath.Join(f.dir, name+"-reg.sock"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		p = pluginstest.New(info(name, endpoint))
+		stop = p.ServeOn(listener)
+		t.Cleanup(stop)
+		return p, stop
+	}
+	_, stop := serve("smb", "")
+	f.expectStepping(t, "+ smb 1.0.0 smb-reg.sock")
+	pipe, _ := serve("pipe", `\\.\pipe\csi`)
+	for end := time.Now().Add(patience); len(pipe.Statuses) == 0 && time.Now().Before(end); time.Sleep(time.Millisecond) {
+		f.clock.Step(time.Second)
+	}
+	if s := status(t, pipe); s.PluginRegistered || !strings.Contains(s.Error, `CSIPlugin pipe: its endpoint is the named pipe \\.\pipe\csi; want a Unix socket`) {
+		t.Errorf("the plugin was told %v", s)
+	}
+	stop()
+	f.expectStepping(t, "- smb 1.0.0 smb-reg.sock")
+	if len(pipe.Asked) != 1 {
+		t.Errorf("it was asked %d times, want once", len(pipe.Asked))
+	}
+}
+
 // TestSocketsInManyDirectories: each directory is watched as soon as it is there, and what is in it goes with it.
 func TestSocketsInManyDirectories(t *testing.T) {
 	f := start(t, false, nil)

@@ -34,21 +34,24 @@ func (e silentError) Unwrap() error { return e.error }
 // register asks the plugin of a socket what it is, gives it to its Handler, and reports the outcome to the plugin. Upstream's words stand in what is
 // reported.
 func (w *Watcher) register(ctx context.Context, s *socket) (func(), error) {
-	conn, err := Connect(s.path, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostAnswer)))
+	conn, err := Connect(s.path, w.cfg.Wire, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(mostAnswer)))
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	client := registration.NewRegistrationClient(conn)
-	plugin, err := ask(ctx, client, s.path)
+	plugin, err := ask(ctx, client)
 	if err != nil {
 		return nil, silentError{err}
 	}
 	handler := w.cfg.Handlers[plugin.Type]
 	if handler == nil {
-		why := fmt.Sprintf("RegisterPlugin error -- no handler registered for plugin type: %s at socket %s", plugin.Type, s.path)
-		_ = notify(ctx, client, why)
-		return nil, refusedError(why)
+		return nil, refuse(ctx, client, fmt.Sprintf("RegisterPlugin error -- no handler registered for plugin type: %s at socket %s", plugin.Type, s.path))
+	}
+	if plugin.Endpoint == "" {
+		plugin.Endpoint = s.path
+	} else if plugin.Endpoint, err = endpoint(w.cfg.Windows, w.cfg.Dir, plugin.Endpoint); err != nil {
+		return nil, refuse(ctx, client, fmt.Sprintf("RegisterPlugin error -- plugin registration failed with err: %s %s: %v", plugin.Type, plugin.Name, err))
 	}
 	release, err := handler.Register(ctx, plugin)
 	if err != nil {
@@ -66,19 +69,21 @@ func (w *Watcher) register(ctx context.Context, s *socket) (func(), error) {
 	return release, nil
 }
 
+// refuse reports to the plugin why it is not registered, and returns that.
+func refuse(ctx context.Context, client registration.RegistrationClient, why string) error {
+	_ = notify(ctx, client, why)
+	return refusedError(why)
+}
+
 // ask has the plugin describe itself.
-func ask(ctx context.Context, client registration.RegistrationClient, path string) (Plugin, error) {
+func ask(ctx context.Context, client registration.RegistrationClient) (Plugin, error) {
 	ctx, cancel := context.WithTimeout(ctx, infoTime)
 	defer cancel()
 	info, err := client.GetInfo(ctx, &registration.InfoRequest{})
 	if err != nil {
 		return Plugin{}, fmt.Errorf("cannot query it (GetInfo): %w", err)
 	}
-	p := Plugin{Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions()}
-	if p.Endpoint == "" {
-		p.Endpoint = path
-	}
-	return p, nil
+	return Plugin{Type: info.GetType(), Name: info.GetName(), Endpoint: info.GetEndpoint(), Versions: info.GetSupportedVersions()}, nil
 }
 
 // notify reports to the plugin that it is registered, or why it is not.
@@ -89,12 +94,15 @@ func notify(ctx context.Context, client registration.RegistrationClient, why str
 	return err
 }
 
-// Connect makes a client of the gRPC service on a Unix socket. It connects with the first call. Servers see the authority localhost: those that are
-// not written in Go may refuse a path there.
-func Connect(socket string, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+// Connect makes a client of the gRPC service on a socket, by a wire; nil is Unix. It connects with the first call. Servers see the authority
+// localhost: those that are not written in Go may refuse a path there.
+func Connect(socket string, wire Wire, options ...grpc.DialOption) (*grpc.ClientConn, error) {
+	if wire == nil {
+		wire = Unix
+	}
 	options = append(options, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithDisableServiceConfig(),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			return wire(ctx, socket)
 		}))
 	conn, err := grpc.NewClient("passthrough:///localhost", options...)
 	if err != nil {

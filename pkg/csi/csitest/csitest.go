@@ -177,6 +177,11 @@ func (d *Driver) Serve(socket string) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot serve %s: %w", d.name, err)
 	}
+	return d.ServeOn(listener), nil
+}
+
+// ServeOn serves on a listener until stop is called.
+func (d *Driver) ServeOn(listener net.Listener) (stop func()) {
 	server := grpc.NewServer()
 	pb.RegisterIdentityServer(server, identity{name: d.name})
 	pb.RegisterNodeServer(server, service{d: d})
@@ -185,7 +190,7 @@ func (d *Driver) Serve(socket string) (stop func(), err error) {
 		defer close(ended)
 		_ = server.Serve(listener)
 	}()
-	return sync.OnceFunc(func() { server.Stop(); <-ended }), nil
+	return sync.OnceFunc(func() { server.Stop(); <-ended })
 }
 
 // Drivers is a registry of drivers, by name.

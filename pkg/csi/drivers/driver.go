@@ -88,7 +88,7 @@ func check(p plugins.Plugin) error {
 
 // connect makes a driver of a plugin that answers.
 func connect(ctx context.Context, p plugins.Plugin, parts Parts) (*driver, error) {
-	conn, err := plugins.Connect(p.Endpoint, grpc.WithIdleTimeout(idleTime), grpc.WithChainUnaryInterceptor(counting(p.Name, parts)),
+	conn, err := plugins.Connect(p.Endpoint, parts.Wire, grpc.WithIdleTimeout(idleTime), grpc.WithChainUnaryInterceptor(counting(p.Name, parts)),
 		grpc.WithConnectParams(grpc.ConnectParams{MinConnectTimeout: connectTime, Backoff: backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 2, Jitter: .2, MaxDelay: 3 * time.Second}}))
 	if err != nil {
 		return nil, err

@@ -41,6 +41,7 @@ type Parts struct {
 	// Counted is called after each call to a driver, with its method as /csi.v1.Node/NodeStageVolume.
 	Counted func(driver, method string, took time.Duration, err error, migrated bool)
 	Clock   clock.WithTicker
+	Wire    plugins.Wire // to the drivers; nil: plugins.Unix
 }
 
 // Registry has the drivers that are registered now. It implements csi.Drivers and plugins.Handler. Make it with New.

@@ -106,6 +106,23 @@ disk.example.com /csi.v1.Node/NodeUnpublishVolume Internal false`
 	}
 }
 
+// TestWire: a driver is called by the wire that the registry has.
+func TestWire(t *testing.T) {
+	r := New("n1", Parts{Counted: func(string, string, time.Duration, error, bool) {}, Clock: clock.RealClock{}, Wire: pluginstest.Loopback})
+	socket := filepath.Join(t.TempDir(), "csi.sock")
+	listener, err := pluginstest.ListenLoopback(t.Context(), socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(csitest.New(t, "smb.csi.k8s.io").ServeOn(listener))
+	release := register(t, r, plugins.Plugin{Type: "CSIPlugin", Name: "smb.csi.k8s.io", Endpoint: socket, Versions: []string{"1.0.0"}})
+	defer release()
+	d, err := r.Driver("smb.csi.k8s.io")
+	if err != nil || d.NodeID() != "node-of-smb.csi.k8s.io" {
+		t.Fatalf("%v, %v", d, err)
+	}
+}
+
 // TestNewestWins: of two drivers of one name the last to register is used, whichever goes first.
 func TestNewestWins(t *testing.T) {
 	pluginstest.NeedsSockets(t)
