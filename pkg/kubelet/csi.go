@@ -26,6 +26,7 @@ type csiDrivers struct {
 	watcher *plugins.Watcher
 	objects *kubeclient.CSIObjects
 	sockets string // the directory of the drivers' service sockets
+	none    error  // why drivers cannot serve on this host; nil: they can
 }
 
 // newCSIDrivers creates both. The directories are those that drivers' DaemonSets mount: plugins and plugins_registry below --root-dir.
@@ -35,7 +36,7 @@ func newCSIDrivers(cfg Config, client kubernetes.Interface, objects *kubeclient.
 		Dir: filepath.Join(cfg.RootDir, "plugins_registry"), Windows: cfg.Platform.OS == "windows", Relist: pluginRelist, Clock: clock.RealClock{},
 		Handlers: map[string]plugins.Handler{registration.CSIPlugin: registry},
 	})
-	return csiDrivers{registry, watcher, objects, filepath.Join(cfg.RootDir, "plugins")}
+	return csiDrivers{registry, watcher, objects, filepath.Join(cfg.RootDir, "plugins"), cfg.Platform.NoSockets()}
 }
 
 // Run finds and publishes drivers until ctx ends, and watches what they and their volumes need.
@@ -44,7 +45,11 @@ func (c csiDrivers) Run(ctx context.Context) error {
 		klog.ErrorS(err, "Cannot make the directory for the sockets of CSI drivers", "directory", c.sockets)
 	}
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.watcher.Run(ctx) })
+	if c.none != nil {
+		klog.InfoS("Not looking for CSI drivers", "reason", c.none)
+	} else {
+		group.Go(func() error { return c.watcher.Run(ctx) })
+	}
 	group.Go(func() error { return c.Registry.Run(ctx) })
 	group.Go(func() error { return c.objects.Run(ctx) })
 	return group.Wait()

@@ -13,13 +13,16 @@ import (
 // csiVolumes are the volumes of CSI drivers; nil: not on this host.
 type csiVolumes struct{ kind *csivolume.Kind }
 
-// newCSIKind creates the volume kind for CSI drivers, on Linux only.
+// newCSIKind creates the volume kind for CSI drivers, where they can serve.
 func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, events events, changed wake.Signal) *csiVolumes {
-	if cfg.Platform.OS == "windows" {
+	if cfg.Platform.NoSockets() != nil {
 		return nil
 	}
 	parts := csivolume.Parts{
 		NodeName: cfg.NodeName, Drivers: drivers, Objects: drivers.objects, Events: events, Refresh: drivers.Refresh, Changed: changed, Clock: clock.RealClock{},
+	}
+	if cfg.Platform.OS == "windows" {
+		parts.Boot = cfg.Facts.BootID
 	}
 	return &csiVolumes{csivolume.New(host, parts)}
 }

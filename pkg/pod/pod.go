@@ -9,6 +9,7 @@
 package pod
 
 import (
+	"fmt"
 	"net/netip"
 
 	v1 "k8s.io/api/core/v1"
@@ -24,6 +25,17 @@ type Platform struct {
 	// SharedNetwork means that a container can join another's network. False on Windows before 1709 (build 16299): a pod there has one
 	// container and no sandbox, and uses that container's address.
 	SharedNetwork bool
+}
+
+// socketsBuild is the first Windows with Unix sockets. Source: Microsoft "AF_UNIX comes to Windows".
+const socketsBuild = 17063
+
+// NoSockets says why the host has no Unix sockets, by which CSI drivers serve; nil: it has.
+func (p Platform) NoSockets() error {
+	if p.OS != "windows" || p.Build >= socketsBuild {
+		return nil
+	}
+	return fmt.Errorf("CSI drivers serve on Unix sockets, which Windows has from Server 2019 on (build %d); this host has build %d", socketsBuild, p.Build)
 }
 
 // ProbeResult is the outcome of a probe.

@@ -138,6 +138,9 @@ func (m *Manager) unsupported(v Volume) error {
 			return fmt.Errorf("volume kind %s is not supported by this node agent; use a PersistentVolume of the CSI driver %s, on a Linux node", fieldOf(v.Spec.VolumeSource), driver)
 		}
 		have := append(supported(m.kinds, func(s v1.VolumeSource) Volume { return Volume{Spec: &v1.Volume{VolumeSource: s}} }), "persistentVolumeClaim")
+		if why := m.host.Platform.NoSockets(); why != nil && v.Spec.CSI != nil {
+			return fmt.Errorf("volume kind csi needs the CSI driver %s: %w; use %s", v.Spec.CSI.Driver, why, oneOf(have))
+		}
 		return fmt.Errorf("volume kind %s is not supported by this node agent; use %s", fieldOf(v.Spec.VolumeSource), oneOf(have))
 	}
 	have := supported(m.kinds, func(s v1.PersistentVolumeSource) Volume {
@@ -146,8 +149,8 @@ func (m *Manager) unsupported(v Volume) error {
 	if driver := csiDrivers[fieldOf(v.PV.Spec.PersistentVolumeSource)]; driver != "" {
 		return fmt.Errorf("PersistentVolume %s has kind %s, which is not supported by this node agent; use one of the CSI driver %s, on a Linux node", v.PV.Name, fieldOf(v.PV.Spec.PersistentVolumeSource), driver)
 	}
-	if csi := v.PV.Spec.CSI; csi != nil {
-		return fmt.Errorf("PersistentVolume %s needs the CSI driver %s, and this node agent supports CSI on Linux only; use %s", v.PV.Name, csi.Driver, oneOf(have))
+	if why := m.host.Platform.NoSockets(); why != nil && v.PV.Spec.CSI != nil {
+		return fmt.Errorf("PersistentVolume %s needs the CSI driver %s: %w; use %s", v.PV.Name, v.PV.Spec.CSI.Driver, why, oneOf(have))
 	}
 	return fmt.Errorf("PersistentVolume %s has kind %s, which is not supported by this node agent; use %s", v.PV.Name, fieldOf(v.PV.Spec.PersistentVolumeSource), oneOf(have))
 }

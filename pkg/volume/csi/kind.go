@@ -28,6 +28,7 @@ import (
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/inuse"
+	"github.com/winkube/winkube/pkg/volume/links"
 	"github.com/winkube/winkube/pkg/volume/turns"
 	"github.com/winkube/winkube/pkg/wake"
 )
@@ -64,6 +65,9 @@ type Parts struct {
 	Events   Events
 	// Refresh asks a driver again how many volumes this node can have, and publishes that.
 	Refresh func(ctx context.Context, driver string) error
+	// Boot changes when the host starts again. A volume that was published before is published again where that cannot be seen in its place: on
+	// Windows, links survive, and what they lead to may not. "": it can be seen.
+	Boot string
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 	Clock   clock.PassiveClock
@@ -128,7 +132,8 @@ func (*Kind) Has(v volume.Volume) bool {
 // Mount implements volume.Kind.
 func (k *Kind) Mount(_ context.Context, v volume.Volume) (volume.Mount, error) {
 	d, err := describe(v)
-	return volume.Mount{Path: k.tree.at(v.Pod.UID, d.key, d.spec, false).target, ReadOnly: d.readOnly}, err
+	at := k.tree.at(v.Pod.UID, d.key, d.spec, false)
+	return volume.Mount{Path: at.target, ReadOnly: d.readOnly, Linked: true, Confine: func(end links.End) error { return confine(k.host, d, at, end) }}, err
 }
 
 // Device implements volume.BlockKind.
@@ -137,16 +142,28 @@ func (k *Kind) Device(v volume.Volume) (string, error) {
 	return k.tree.at(v.Pod.UID, d.key, d.spec, true).target, err
 }
 
-// mounted says whether something is mounted at path. It asks the mount table, because a hung file system does not answer.
+// mounted says whether something is mounted at path, or on Windows linked.
 func (k *Kind) mounted(path string) (bool, error) {
-	points, err := k.host.Mounts.Below(path)
-	return slices.Contains(points, path), err
+	found, err := points(k.host, path)
+	return slices.Contains(found, path), err
+}
+
+// points lists what is mounted at path and below it, on Windows path itself if it is a link. It asks the mount table, because a hung file system
+// does not answer; a link is read without a look at what it leads to.
+func points(host volume.Host, path string) ([]string, error) {
+	if host.Platform.OS != "windows" {
+		return host.Mounts.Below(path)
+	}
+	if linked, err := host.Mounts.IsMount(path); err != nil || !linked {
+		return nil, err
+	}
+	return []string{path}, nil
 }
 
 // ready says whether v was published, with everything that belongs to it, and still is.
 func (k *Kind) ready(v volume.Volume, at place) (bool, error) {
-	made, err := v.Made()
-	if err != nil || !made {
+	boot, made, err := v.MadeWith()
+	if err != nil || !made || boot != k.parts.Boot {
 		return false, err
 	}
 	if mounted, err := k.mounted(at.target); err != nil || mounted {
@@ -162,6 +179,9 @@ func (k *Kind) ready(v volume.Volume, at place) (bool, error) {
 func (k *Kind) Prepare(ctx context.Context, v volume.Volume) (string, error) {
 	d, err := describe(v)
 	if err != nil {
+		return "", err
+	}
+	if err := checkNames(k.host.Platform, d); err != nil {
 		return "", err
 	}
 	if d.migrated {

@@ -94,6 +94,7 @@ type rig struct {
 	changed wake.Signal
 	kind    *csivolume.Kind
 	events  events
+	boot    string   // of the host
 	asked   []string // drivers that were asked again how many volumes they can have here; to read after kind.Wait
 }
 
@@ -161,7 +162,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	refresh := func(_ context.Context, driver string) error { r.asked = append(r.asked, driver); return nil }
 	r.kind = csivolume.New(r.Host, csivolume.Parts{
-		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock,
+		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock, Boot: r.boot,
 	})
 	r.Restart(r.kind)
 }

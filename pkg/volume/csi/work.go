@@ -75,7 +75,7 @@ func (w *work) do(ctx context.Context, s step) error {
 			return nil
 		})
 	case mark:
-		return w.v.SetMade()
+		return w.v.SetMadeWith(w.kind.parts.Boot)
 	case unpublish:
 		return w.unpublish(ctx)
 	case unmountPod:
@@ -293,18 +293,18 @@ func (w *work) unlessGone(err error, path string) error {
 
 // unmount removes what a driver has left mounted at path, although it has said that it is done.
 func (w *work) unmount(ctx context.Context, path string) error {
-	points, err := w.kind.host.Mounts.Below(path)
+	left, err := points(w.kind.host, path)
 	if err != nil {
 		return err
 	}
-	for _, p := range slices.Backward(points) {
+	for _, p := range slices.Backward(left) {
 		klog.InfoS("Unmounting what a CSI driver has left mounted", "driver", w.d.driver, "volume", w.d.handle, "path", p)
 		if err := w.held.Do(ctx, func(context.Context) error { return w.kind.host.Mounts.Unmount(p) }); err != nil {
 			return err
 		}
 	}
-	if points, err = w.kind.host.Mounts.Below(path); err == nil && len(points) > 0 {
-		err = fmt.Errorf("%s is still mounted", points[0])
+	if left, err = points(w.kind.host, path); err == nil && len(left) > 0 {
+		err = fmt.Errorf("%s is still mounted", left[0])
 	}
 	return err
 }
@@ -332,8 +332,8 @@ func (w *work) forgetVolume() error {
 		own = filepath.Dir(own)
 	}
 	for _, dir := range []string{own, w.at.staging} {
-		if points, err := w.kind.host.Mounts.Below(dir); err != nil || len(points) > 0 {
-			return errors.Join(err, fmt.Errorf("cannot forget volume %s: something is mounted below %s: %q", w.d.handle, dir, points))
+		if left, err := points(w.kind.host, dir); err != nil || len(left) > 0 {
+			return errors.Join(err, fmt.Errorf("cannot forget volume %s: something is mounted below %s: %q", w.d.handle, dir, left))
 		}
 	}
 	if err := os.Remove(filepath.Join(w.at.nodeDir, dataFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
