@@ -41,6 +41,10 @@ type Config struct {
 	Data     string
 	Most     int64             // volumes of this node; 0: no limit
 	Topology map[string]string // of this node
+	// Links: it makes links instead of mounts, as drivers on Windows do.
+	Links bool
+	// Listen makes the sockets; nil: Unix sockets.
+	Listen func(ctx context.Context, socket string) (net.Listener, error)
 }
 
 // Driver is a driver that has not begun, or serves.
@@ -61,7 +65,27 @@ func New(cfg Config) (*Driver, error) {
 	if err := os.MkdirAll(cfg.Data, 0o750); err != nil {
 		return nil, err
 	}
-	return &Driver{cfg: cfg, store: &store{cfg.Data}, mounts: mount.System(), locks: &locks{busy: map[string]bool{}}}, nil
+	d := &Driver{cfg: cfg, store: &store{cfg.Data}, mounts: mount.System(), locks: &locks{busy: map[string]bool{}}}
+	if cfg.Links {
+		d.mounts = linker{mount.Linked{Links: mount.SystemLinks()}}
+	}
+	if cfg.Listen == nil {
+		d.cfg.Listen = func(ctx context.Context, socket string) (net.Listener, error) {
+			return (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+		}
+	}
+	return d, nil
+}
+
+// linker makes a link where others bind.
+type linker struct{ mount.Linked }
+
+// Bind replaces target, an empty directory, with a link to source.
+func (linker) Bind(source *os.File, target string) error {
+	if err := os.Remove(target); err != nil {
+		return err
+	}
+	return os.Symlink(source.Name(), target)
 }
 
 // Run serves until ctx ends, and then removes its sockets.
@@ -71,13 +95,13 @@ func (d *Driver) Run(ctx context.Context) error {
 	pb.RegisterControllerServer(service, controller{d: d})
 	pb.RegisterNodeServer(service, node{d: d})
 	group, ctx := errgroup.WithContext(ctx)
-	if err := serve(ctx, group, service, d.cfg.Endpoint); err != nil {
+	if err := d.serve(ctx, group, service, d.cfg.Endpoint); err != nil {
 		return err
 	}
 	if d.cfg.Registry != "" {
 		register := grpc.NewServer()
 		registration.RegisterRegistrationServer(register, &registrar{cfg: d.cfg})
-		if err := serve(ctx, group, register, filepath.Join(d.cfg.Registry, d.cfg.Name+"-reg.sock")); err != nil {
+		if err := d.serve(ctx, group, register, filepath.Join(d.cfg.Registry, d.cfg.Name+"-reg.sock")); err != nil {
 			return err
 		}
 	}
@@ -85,14 +109,14 @@ func (d *Driver) Run(ctx context.Context) error {
 }
 
 // serve serves on a socket until ctx ends. A socket that a killed driver left is replaced.
-func serve(ctx context.Context, group *errgroup.Group, server *grpc.Server, socket string) error {
+func (d *Driver) serve(ctx context.Context, group *errgroup.Group, server *grpc.Server, socket string) error {
 	if err := os.MkdirAll(filepath.Dir(socket), 0o750); err != nil {
 		return err
 	}
 	if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	listener, err := (&net.ListenConfig{}).Listen(ctx, "unix", socket)
+	listener, err := d.cfg.Listen(ctx, socket)
 	if err != nil {
 		return err
 	}

@@ -175,7 +175,7 @@ func (n node) NodePublishVolume(_ context.Context, in *pb.NodePublishVolumeReque
 	if err := n.bind(source, target); err != nil {
 		return nil, err
 	}
-	if in.GetReadonly() && !t.Block { // of a device the container's own rules say so
+	if in.GetReadonly() && !t.Block && !n.d.cfg.Links { // of a device the container's own rules say so
 		if err := remountReadOnly(target); err != nil {
 			return nil, fmt.Errorf("cannot make %s read-only: %w", target, err)
 		}

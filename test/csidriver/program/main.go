@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"runtime"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -28,6 +29,7 @@ func run() error {
 	pflag.StringVar(&cfg.Registry, "registry", "", "the kubelet's directory plugins_registry; empty: do not register")
 	pflag.StringVar(&cfg.Data, "data", "", "directory of the volumes")
 	pflag.Int64Var(&cfg.Most, "max-volumes", 0, "volumes that this node can have; 0: no limit")
+	pflag.BoolVar(&cfg.Links, "links", runtime.GOOS == "windows", "make links instead of mounts, as drivers on Windows do")
 	pflag.StringToStringVar(&cfg.Topology, "topology", nil, "topology of this node, as KEY=VALUE")
 	pflag.Parse()
 	driver, err := csidriver.New(cfg)
