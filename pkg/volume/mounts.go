@@ -64,7 +64,8 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, c *v1.Container, index i
 	if err != nil {
 		return pod.Mount{}, err
 	}
-	if from.Linked && m.host.Platform.OS == "windows" {
+	linked := from.Linked && m.host.Platform.OS == "windows"
+	if linked {
 		if from.Path, err = m.follow(from, inside); err != nil {
 			return pod.Mount{}, err
 		}
@@ -72,6 +73,9 @@ func (m *Manager) mount(ctx context.Context, p *v1.Pod, c *v1.Container, index i
 	mount := pod.Mount{Name: vm.Name, HostPath: from.Path, ContainerPath: inside, ReadOnly: vm.ReadOnly || from.ReadOnly || v.ReadOnly}
 	if vm.MountPropagation != nil && *vm.MountPropagation != v1.MountPropagationNone {
 		mount.Propagation = *vm.MountPropagation
+	}
+	if linked && sub == "" {
+		return mount, nil // a directory: a look at whether it is a file may hang, if a share does not answer
 	}
 	err = m.subPaths.Apply(&mount, sub, subpath.Target{PodDir: podDir, Volume: vm.Name, Container: c.Name, Index: index})
 	return mount, err
