@@ -69,6 +69,29 @@ func (c *Cluster) BuildMetricsServer(ctx context.Context) error {
 	return c.buildTool(ctx, metricsServer)
 }
 
+// metalLB announces addresses of load balancers; a test runs it.
+var metalLB = tool{
+	module: "metallb", dir: "metallb", ldflags: "-s -w", names: []string{"speaker", "controller"},
+	packages: []string{"go.universe.tf/metallb/speaker", "go.universe.tf/metallb/controller"},
+}
+
+// LoadMetalLB builds MetalLB and loads its images, which have the names of its programs, into every node's engine.
+func (c *Cluster) LoadMetalLB(ctx context.Context) error {
+	if err := c.buildTool(ctx, metalLB); err != nil {
+		return err
+	}
+	for _, name := range metalLB.names {
+		img := image{name: MetalLBImage(name), program: name, entrypoint: []string{"/" + name}}
+		if err := c.upImage(ctx, img, filepath.Join(c.Tools, metalLB.dir), c.Nodes); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// MetalLBImage returns the image of one of MetalLB's programs, speaker or controller.
+func MetalLBImage(program string) string { return "winkube/metallb-" + program + ":0.15.2" }
+
 // Build builds what is missing or outdated: the control plane, etcd, CoreDNS, the images' programs, and kubelet and proxy.
 func (c *Cluster) Build(ctx context.Context) error {
 	if err := c.buildTools(ctx); err != nil {
