@@ -71,9 +71,10 @@ sizes:
 	@KUBE_BUILD_PLATFORMS="linux/amd64 windows/amd64" hack/build.sh
 	@ls -l _output/bin/linux/amd64/* _output/bin/windows/amd64/* | awk '{printf "%-44s %6.1f MB\n", $$NF, $$5/1e6}'
 
-## release: archives, packages, sums and statements of this commit into _output/release (no package is needed; hack/release -h lists flags)
+## release: archives, packages, sums and statements of this commit into _output/release (installs wixl for the msi; hack/release -h lists flags)
 .PHONY: release
 release:
+	@hack/ensure-packages.sh msi
 	@go run ./hack/release
 
 ## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2|3 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni DUAL_STACK=1 PROXY_MODE=connect STORAGE=csi ENGINE=25|28|29|29-overlay2 RUNTIME=crun ENGINE_API=1.24|1.41|min1.44

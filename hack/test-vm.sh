@@ -5,7 +5,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh
 
-step "packages for the machine" hack/ensure-packages.sh cluster vm
+step "packages for the machine" hack/ensure-packages.sh cluster vm msi
 step "the machine's disk" hack/vm-image.sh _output/vm
 step "the release's packages" go run ./hack/release -dirty -out _output/vm/release
 remove_cluster_at_end

@@ -183,7 +183,8 @@ func (b *build) makePages(context.Context) (err error) {
 	return err
 }
 
-// makeArchives writes a tar archive for each Linux platform and a zip archive for each Windows platform.
+// makeArchives writes a tar archive for each Linux platform and a zip archive for each Windows platform, with an msi of
+// the same files.
 func (b *build) makeArchives(ctx context.Context) error {
 	for _, p := range platforms {
 		checkout, err := b.tracked(ctx, inArchives[p.system]...)
@@ -196,7 +197,11 @@ func (b *build) makeArchives(ctx context.Context) error {
 		if p.system == "windows" {
 			name += ".zip"
 			// Install-Node.ps1 looks for the programs in its own directory.
-			err = writeZip(&data, append(files, renamed(checkout, "build/windows", "")...), b.When)
+			files = append(files, renamed(checkout, "build/windows", "")...)
+			if err := b.addInstaller(ctx, files); err != nil {
+				return err
+			}
+			err = writeZip(&data, files, b.When)
 		} else {
 			files = within(name, append(files, b.pages...))
 			name += ".tar.gz"
