@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -153,7 +155,8 @@ func TestHostileStall(t *testing.T) {
 	s.create(half)
 	s.ready("half-stuck")
 	s.frozenVolume(node, filepath.Join(dir, "lost"))
-	s.eventually(6*time.Minute*time.Duration(1+files/200_000), "many files", func(context.Context) error {
+	patience := 6 * time.Minute * time.Duration(1+files/200_000)
+	s.eventually(patience, "many files", func(context.Context) error {
 		if log := s.logs("many"); !strings.Contains(log, "littered") {
 			return fmt.Errorf("log: %s", log)
 		}
@@ -165,6 +168,15 @@ func TestHostileStall(t *testing.T) {
 	s.create(greedy)
 	s.evictedFor("greedy", 3*time.Minute)
 	v.rounds(5)
+	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "many", metav1.DeleteOptions{}))
+	took := s.eventually(patience, "many files removed", func(ctx context.Context) error {
+		_, err := client.CoreV1().Pods(s.name).Get(ctx, "many", metav1.GetOptions{})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return errors.Join(err, errors.New("the pod is still there"))
+	})
+	t.Logf("%d files were removed with their pod in %.1f s", files, took.Seconds())
 	v.unharmed()
 	s.nodeReady(node.Name, true, 60*time.Second)
 }
