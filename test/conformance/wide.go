@@ -30,7 +30,7 @@ var classes = []class{
 	{name: regexp.MustCompile(`\[Feature:(NetworkPolicy|SCTP|ServiceCIDR|User|Downward|Runtime|Node|ResourceHealth|WatchList)`), reason: "a policy controller, SCTP, user namespaces, huge pages or a second runtime, which this cluster lacks"},
 	{name: regexp.MustCompile(`\[Feature:IPv6DualStack\]`), reason: "addresses of both families: DUAL_STACK=1 makes such a cluster and runs them", dual: true},
 	{name: regexp.MustCompile(`\[Feature:PodGarbageCollector\]`), reason: "a controller manager with --terminated-pod-gc-threshold=100; clusters of kubeadm and this one use the default, 12500"},
-	{name: regexp.MustCompile(`\[Feature:Networking-(IPv4|IPv6|DNS)\]`), reason: "Internet access"},
+	{name: regexp.MustCompile(`\[Feature:Networking-(IPv4|IPv6|DNS)\]|DNS configMap nameserver Forward PTR lookup`), reason: "Internet access: names in its DNS"},
 	{name: regexp.MustCompile(`\[Feature:Networking-Performance\]`), reason: "an iperf that reports 17 fields; Debian's, which is in this cluster's images, reports 9"},
 	{name: regexp.MustCompile(`DynamicProvisioner External|KubeProxy should set TCP CLOSE_WAIT timeout`), reason: "an image with an NFS server or iptables, which must come from a registry"},
 	{name: regexp.MustCompile(`\[Feature:Windows`), reason: "Windows nodes"},
