@@ -20,6 +20,8 @@ import (
 	"github.com/winkube/winkube/test/apiserver"
 	"github.com/winkube/winkube/test/windows/cniplugins"
 	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/simulators/calls"
+	"github.com/winkube/winkube/test/windows/simulators/hns"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
@@ -33,10 +35,10 @@ type member struct {
 	engine *httptest.Server
 }
 
-func newMember(t *testing.T, build int, plugin string) *member {
+func newMember(t *testing.T, answers hns.Options, plugin string) *member {
 	t.Helper()
-	w, p := simulated(t.Context(), t, build)
-	m := &member{T: t, Prefix: p, world: w}
+	w, p := simulatedWith(t.Context(), t, answers)
+	m, build := &member{T: t, Prefix: p, world: w}, answers.Build
 	fake := dockertest.New(dockertest.Options{OS: "windows", Build: build})
 	version := fmt.Sprintf("10.0.%d.1", build)
 	for _, name := range []string{"pause", "app"} {
@@ -205,13 +207,20 @@ func (m *member) attached() bool {
 func TestKubelet(t *testing.T) {
 	for _, plugin := range []string{"win-bridge", "win-overlay"} {
 		for _, build := range rig.Wanted(17763, 20348, 26100) {
-			t.Run(fmt.Sprintf("%s/%d", plugin, build), func(t *testing.T) { playKubelet(t, build, plugin) })
+			t.Run(fmt.Sprintf("%s/%d", plugin, build), func(t *testing.T) { playKubelet(t, hns.Options{Build: build}, plugin) })
 		}
 	}
 }
 
-func playKubelet(t *testing.T, build int, plugin string) {
-	m := newMember(t, build, plugin)
+// TestKubeletContrary is TestKubelet where HNS drops what it does not know, in lists of changing order, and completes networks later.
+func TestKubeletContrary(t *testing.T) {
+	for _, plugin := range []string{"win-bridge", "win-overlay"} {
+		t.Run(plugin, func(t *testing.T) { playKubelet(t, hns.Options{Build: 20348, DropsNewer: true, Contrary: 4}, plugin) })
+	}
+}
+
+func playKubelet(t *testing.T, answers hns.Options, plugin string) {
+	m := newMember(t, answers, plugin)
 	stop := m.start(1)
 	m.set(webPod())
 	var pod *v1.Pod
@@ -223,11 +232,11 @@ func playKubelet(t *testing.T, build int, plugin string) {
 
 	stop()
 	m.world.Log.Reset()
-	then := len(m.api.Calls())
+	state, then := m.state(), len(m.api.Calls())
 	stop = m.start(2)
 	m.rounds(then)
-	if changes := m.world.Log.Calls("HcsModifyComputeSystem"); len(changes) > 0 {
-		t.Errorf("a second kubelet changes the network of running pods: %v", changes)
+	if changes := changing(m.world.Log.Calls()); len(changes) > 0 || m.state() != state {
+		t.Errorf("a second kubelet changes the network of running pods: %v\nfrom\n%s\nto\n%s", changes, state, m.state())
 	}
 	stop()
 	for id := range m.containers("?all=1") { // like docker rm -f
@@ -253,6 +262,20 @@ func playKubelet(t *testing.T, build int, plugin string) {
 	if err != nil || len(leases) > 0 {
 		t.Errorf("leases %q, %v are left", leases, err)
 	}
+}
+
+// changing returns the calls that change something in HNS, or a container's network in HCS.
+func changing(list []calls.Call) (out []string) {
+	for _, c := range list {
+		read := c.Function == "HNSCall" && len(c.Args) > 0 && c.Args[0] == http.MethodGet
+		for _, prefix := range []string{"HcnEnumerate", "HcnOpen", "HcnQuery", "HcnClose", "HcnRegister", "HcnUnregister"} {
+			read = read || strings.HasPrefix(c.Function, prefix)
+		}
+		if c.Service == "hns" && !read || c.Function == "HcsModifyComputeSystem" {
+			out = append(out, c.String())
+		}
+	}
+	return out
 }
 
 // rounds waits until the kubelet has renewed its lease twice after call number then: by that time it has compared the pods with

@@ -8,6 +8,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/simulators/hns"
 )
 
 // TestLeave: `kubelet.exe node leave` on a host with a running pod has the plugins take back its endpoint and its address, and removes its containers; again
@@ -16,7 +17,7 @@ func TestLeave(t *testing.T) {
 	for _, plugin := range []string{"win-bridge", "win-overlay"} {
 		for _, build := range rig.Wanted(20348) {
 			t.Run(plugin, func(t *testing.T) {
-				m := newMember(t, build, plugin)
+				m := newMember(t, hns.Options{Build: build}, plugin)
 				before := m.state()
 				stop := m.start(1)
 				m.set(webPod())

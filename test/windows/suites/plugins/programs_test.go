@@ -9,6 +9,7 @@ import (
 
 	"github.com/winkube/winkube/test/windows/cniplugins"
 	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/simulators/hns"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
 
@@ -27,7 +28,13 @@ func program(t *testing.T, name string) (exe, version string) {
 // simulated returns a host of that build whose programs use the simulators.
 func simulated(ctx context.Context, t *testing.T, build int) (*sim.World, *rig.Prefix) {
 	t.Helper()
-	p, w := rig.Test(t, build), sim.New(build)
+	return simulatedWith(ctx, t, hns.Options{Build: build})
+}
+
+// simulatedWith is simulated with the ways in which HNS answers.
+func simulatedWith(ctx context.Context, t *testing.T, answers hns.Options) (*sim.World, *rig.Prefix) {
+	t.Helper()
+	p, w := rig.Test(t, answers.Build), sim.NewWith(answers)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
