@@ -53,7 +53,7 @@ run on which.
 
 STORAGE=csi runs the CSI driver of test/csidriver with upstream's provisioner, attacher, resizer and snapshotter (hack/tools/csi-sidecars).
 Its tests are upstream's External Storage for what test/conformance/storage-driver.yaml says of the driver, and those that need a default
-StorageClass. The driver has no block volumes, limits of volumes, capacity, groups of snapshots or VolumeAttributesClasses; the suite
+StorageClass. The driver has no limits of volumes, capacity, groups of snapshots or VolumeAttributesClasses; the suite
 skips their tests.
 
 test/engineproxy simulates engines of other versions. It runs between kubelet and engine and refuses the API versions that such an engine
