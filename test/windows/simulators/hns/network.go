@@ -107,8 +107,12 @@ func (h *HNS) distribute(n *Network) {
 	if h.address == nil || !h.address().IsValid() {
 		return
 	}
+	index := slices.Index(h.networks, n)
+	if index < 0 {
+		index = len(h.networks)
+	}
 	n.Policies = append(n.Policies, policy("ProviderAddress", providerAddressPolicy{h.address().String()}),
-		policy("DrMacAddress", map[string]string{"Address": fmt.Sprintf("00-15-5D-%02X-FF-FF", len(h.networks))}))
+		policy("DrMacAddress", map[string]string{"Address": fmt.Sprintf("00-15-5D-%02X-FF-FF", index)}))
 }
 
 // chooseSubnet chooses the range of a NAT network if the caller leaves it to HNS with the range 0.0.0.0/0 and no gateway. Docker does so for its

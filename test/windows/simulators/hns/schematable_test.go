@@ -82,6 +82,20 @@ func TestNewer(t *testing.T) {
 	}
 }
 
+// TestContraryV1: reads by HNSCall complete a network, too.
+func TestContraryV1(t *testing.T) {
+	h := New(Options{Build: 20348, Contrary: 7, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.9") }})
+	_, made, record := h.Call("HNSCall", []string{"POST", "/networks/", `{"Name":"o","Type":"overlay","Subnets":[{"AddressPrefix":"10.0.0.0/24","GatewayAddress":"10.0.0.1","Policies":[{"Type":"VSID","VSID":4096}]}]}`})
+	if strings.Contains(made, "192.0.2.9") || record != "" {
+		t.Errorf("the creator's answer: %s%s", made, record)
+	}
+	for range 2 {
+		if _, list, _ := h.Call("HNSCall", []string{"GET", "/networks/", ""}); !strings.Contains(list, `"ManagementIP":"192.0.2.9"`) {
+			t.Errorf("a read after it: %s", list)
+		}
+	}
+}
+
 // TestContrary: lists change their order but not their members, and an overlay gets its tunnel endpoint one read after its creation.
 func TestContrary(t *testing.T) {
 	h := New(Options{Build: 20348, Contrary: 7, Address: func() netip.Addr { return netip.MustParseAddr("192.0.2.9") }})

@@ -60,6 +60,7 @@ func (h *HNS) v1Networks(method, id, request string) (any, error) {
 	case method == "GET" && id == "":
 		out := []v1Network{}
 		for _, n := range h.networks {
+			h.settle(n)
 			out = append(out, h.networkV1(n))
 		}
 		return disordered(h, out), nil
@@ -75,6 +76,7 @@ func (h *HNS) v1Networks(method, id, request string) (any, error) {
 		if err := h.createNetwork(n); err != nil {
 			return nil, err
 		}
+		h.settle(n)
 		return h.networkV1(n), nil
 	}
 	n, err := h.network(id)
@@ -83,6 +85,7 @@ func (h *HNS) v1Networks(method, id, request string) (any, error) {
 	}
 	switch method {
 	case "GET":
+		h.settle(n)
 		return h.networkV1(n), nil
 	case "DELETE":
 		return nil, h.deleteNetwork(id)

@@ -51,6 +51,9 @@ func newMember(t *testing.T, answers hns.Options, plugin string) *member {
 	if result, _, record := w.HNS.Call(function, args); result != 0 {
 		t.Fatalf("%#x %s", uint32(result), record)
 	}
+	if result, _, record := w.HNS.Call("HNSCall", []string{http.MethodGet, "/networks/", ""}); result != 0 { // as flannel, which waits until HNS has completed it
+		t.Fatalf("%#x %s", uint32(result), record)
+	}
 	err := cniplugins.Install(t.Context(), p, plugin, cniplugins.Documented)
 	if err != nil {
 		t.Fatal(err)
