@@ -80,6 +80,9 @@ func (h *host) pod(t *testing.T, node netns.NsHandle, number int) (space netns.N
 // TestNetworkPolicy: rules with pods' addresses apply to clients of the ClusterIP as to those of the pod's address,
 // both at the server and at the client.
 func TestNetworkPolicy(t *testing.T) {
+	if _, err := command.New().Run(t.Context(), nil, "nft", "--version"); err != nil {
+		t.Skipf("needs nft: %v", err)
+	}
 	h := newHost(t)
 	var node netns.NsHandle
 	h.inside(t, h.own, func() (err error) { node, err = netns.New(); return err })
