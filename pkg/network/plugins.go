@@ -6,11 +6,11 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/filewatch"
 	"github.com/winkube/winkube/pkg/network/iptables"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/wake"
@@ -100,7 +100,7 @@ type confWatcher struct {
 
 // watch returns when ctx ends, or if this host cannot watch files.
 func (w confWatcher) watch(ctx context.Context) {
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := filewatch.New()
 	if err != nil {
 		klog.ErrorS(err, "Cannot watch the CNI configuration directory; reading it on a timer", "directory", w.dir, "every", recheck)
 		return
@@ -108,7 +108,7 @@ func (w confWatcher) watch(ctx context.Context) {
 	defer watcher.Close()
 	for ctx.Err() == nil {
 		at := addNearest(watcher.Add, w.dir)
-		for _, former := range watcher.WatchList() {
+		for _, former := range watcher.Watched() {
 			if former != at {
 				_ = watcher.Remove(former)
 			}
@@ -116,8 +116,7 @@ func (w confWatcher) watch(ctx context.Context) {
 		w.changed.Send() // something may have changed before the watch began
 		select {
 		case <-ctx.Done():
-		case <-watcher.Errors:
-		case <-watcher.Events:
+		case <-watcher.Changed():
 			w.untilQuiet(ctx, watcher)
 		}
 	}
@@ -127,12 +126,12 @@ func (w confWatcher) watch(ctx context.Context) {
 const quiet = 100 * time.Millisecond
 
 // untilQuiet returns when nothing has changed for that long.
-func (w confWatcher) untilQuiet(ctx context.Context, watcher *fsnotify.Watcher) {
+func (w confWatcher) untilQuiet(ctx context.Context, watcher *filewatch.Watcher) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-watcher.Events:
+		case <-watcher.Changed():
 		case <-w.clock.After(quiet):
 			return
 		}

@@ -12,13 +12,15 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/filewatch"
 )
 
 // Plugin is what a plugin says of itself.
@@ -109,9 +111,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 }
 
 // watch makes the watch; nil: ctx has ended. The host may have none to give (fs.inotify.max_user_instances), and then pods run without plugins.
-func (w *Watcher) watch(ctx context.Context) *fsnotify.Watcher {
+func (w *Watcher) watch(ctx context.Context) *filewatch.Watcher {
 	for said := false; ; said = true {
-		events, err := fsnotify.NewWatcher()
+		events, err := filewatch.New()
 		if err == nil {
 			return events
 		}
@@ -127,28 +129,27 @@ func (w *Watcher) watch(ctx context.Context) *fsnotify.Watcher {
 }
 
 // wait returns when the directory has to be looked at, and false when ctx has ended. Events that were lost count as one.
-func wait(ctx context.Context, events *fsnotify.Watcher, again <-chan time.Time) bool {
+func wait(ctx context.Context, events *filewatch.Watcher, again <-chan time.Time) bool {
 	for {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-again:
 			return true
-		case event := <-events.Events:
-			if event.Op != fsnotify.Chmod {
-				return true
-			}
-		case err := <-events.Errors:
-			if err != nil && !errors.Is(err, fsnotify.ErrEventOverflow) {
+		case <-events.Changed():
+			changes, err := events.Take()
+			if err != nil {
 				klog.ErrorS(err, "Watching for plugins failed; looking at the directory again")
 			}
-			return true
+			if err != nil || slices.ContainsFunc(changes, func(c filewatch.Change) bool { return !c.Attributes }) {
+				return true
+			}
 		}
 	}
 }
 
 // scan compares the sockets of the directory with those that are known. Each directory is watched before it is read.
-func (w *Watcher) scan(ctx context.Context, events *fsnotify.Watcher) error {
+func (w *Watcher) scan(ctx context.Context, events *filewatch.Watcher) error {
 	if err := os.MkdirAll(w.cfg.Dir, 0o750); err != nil {
 		return err
 	}

@@ -19,9 +19,10 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
-	"github.com/fsnotify/fsnotify"
+	"github.com/winkube/winkube/pkg/filewatch"
 )
 
 // Trouble is one problem that disconnects this host's pods from others.
@@ -125,9 +126,9 @@ func watch(ctx context.Context, path string, changed func()) error {
 	}
 	dir := filepath.Dir(path)
 	err := os.MkdirAll(dir, 0o755)
-	var watcher *fsnotify.Watcher
+	var watcher *filewatch.Watcher
 	if err == nil {
-		watcher, err = fsnotify.NewWatcher()
+		watcher, err = filewatch.New()
 	}
 	if err != nil {
 		return fmt.Errorf("cannot watch %s: %w", path, err)
@@ -141,12 +142,11 @@ func watch(ctx context.Context, path string, changed func()) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case event := <-watcher.Events:
-			if event.Name == filepath.Clean(path) {
+		case <-watcher.Changed():
+			changes, lost := watcher.Take()
+			if lost != nil || slices.ContainsFunc(changes, func(c filewatch.Change) bool { return c.Path == filepath.Clean(path) }) {
 				changed()
 			}
-		case <-watcher.Errors: // events may be lost
-			changed()
 		}
 	}
 }

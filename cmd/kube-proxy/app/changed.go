@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/filewatch"
 	"github.com/winkube/winkube/pkg/host"
 )
 
@@ -21,7 +21,7 @@ var errConfigChanged = errors.New("the configuration file has changed; exiting, 
 // ends. If check rejects the new content, it logs that and the proxy continues with its configuration. It watches the
 // directory because files are replaced: by editors, and in ConfigMap volumes by a symbolic link.
 func untilChanged(ctx context.Context, path string, content []byte, check func() error) error {
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := filewatch.New()
 	if err == nil {
 		defer watcher.Close()
 		err = watcher.Add(filepath.Dir(path))
@@ -50,9 +50,10 @@ func untilChanged(ctx context.Context, path string, content []byte, check func()
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-watcher.Events:
-		case err := <-watcher.Errors:
-			klog.ErrorS(err, "Cannot watch the configuration file", "file", path)
+		case <-watcher.Changed():
+			if _, err := watcher.Take(); err != nil {
+				klog.ErrorS(err, "Cannot watch the configuration file", "file", path)
+			}
 		}
 	}
 }

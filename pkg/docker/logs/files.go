@@ -11,15 +11,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/docker/docker/api/types/container"
-	"github.com/fsnotify/fsnotify"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/filewatch"
 	"github.com/winkube/winkube/pkg/host"
-	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Files are the files of one container's log: base is current, base.1 was rotated last, then base.2 and so on. The engine rotates by renaming, and
@@ -203,7 +201,7 @@ func (r *logReader) shift(next *os.File) {
 
 // follow writes the log as it grows until the container has ended and everything is written, or ctx ends. changed signals possible changes in the
 // directory.
-func (r *logReader) follow(ctx context.Context, w *logWriter, changed wake.Signal, ended <-chan struct{}) error {
+func (r *logReader) follow(ctx context.Context, w *logWriter, changed, ended <-chan struct{}) error {
 	over := false
 	for {
 		// Later output goes to this file or to a later one. If this is not the last file, reading it to its end completes it.
@@ -286,8 +284,8 @@ func (r *logReader) next() (*os.File, error) {
 }
 
 // watchDirectory sends changed whenever something in dir may have changed. stop must be called; the watch has ended when it returns.
-func watchDirectory(dir string) (changed wake.Signal, stop func(), err error) {
-	watcher, err := fsnotify.NewWatcher()
+func watchDirectory(dir string) (changed <-chan struct{}, stop func(), err error) {
+	watcher, err := filewatch.New()
 	if err != nil {
 		return nil, nil, err
 	}
@@ -295,22 +293,5 @@ func watchDirectory(dir string) (changed wake.Signal, stop func(), err error) {
 		watcher.Close()
 		return nil, nil, err
 	}
-	changed = wake.New()
-	var reader sync.WaitGroup
-	reader.Go(func() {
-		for {
-			select {
-			case _, ok := <-watcher.Events:
-				if !ok {
-					return
-				}
-			case _, ok := <-watcher.Errors: // too many in a burst: some were lost
-				if !ok {
-					return
-				}
-			}
-			changed.Send()
-		}
-	})
-	return changed, func() { watcher.Close(); reader.Wait() }, nil
+	return watcher.Changed(), watcher.Close, nil
 }

@@ -15,10 +15,11 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fsnotify/fsnotify"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/yaml"
+
+	"github.com/winkube/winkube/pkg/filewatch"
 )
 
 // quietPeriod is how long a directory must be unchanged before it is read, because editors save in several steps.
@@ -91,12 +92,13 @@ func (m *manifests) pods() []*v1.Pod {
 // followPath reads a manifest file or directory immediately, after each change, and periodically.
 func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 	m := newManifests("file", s.cfg.NodeName)
-	watcher, err := fsnotify.NewWatcher()
+	watcher, err := filewatch.New()
+	var changed <-chan struct{}
 	if err != nil {
 		klog.ErrorS(err, "Cannot watch the static pods; reading them on a timer", "path", s.cfg.Path)
-		watcher = &fsnotify.Watcher{}
 	} else {
 		defer watcher.Close()
+		changed = watcher.Changed()
 	}
 	period := s.cfg.Clock.NewTicker(s.cfg.PathPeriod)
 	defer period.Stop()
@@ -120,14 +122,15 @@ func (s *Source) followPath(ctx context.Context, out chan<- batch) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case event := <-watcher.Events:
+		case <-changed:
+			changes, lost := watcher.Take()
+			if lost != nil {
+				klog.ErrorS(lost, "Lost file events of the static pods' directory; reading it again", "path", s.cfg.Path)
+			}
 			quiet = s.cfg.Clock.After(quietPeriod)
-			if event.Has(fsnotify.Remove|fsnotify.Rename) && event.Name == filepath.Clean(s.cfg.Path) {
+			if slices.ContainsFunc(changes, func(c filewatch.Change) bool { return c.Gone && c.Path == filepath.Clean(s.cfg.Path) }) {
 				watched = false
 			}
-		case watchErr := <-watcher.Errors:
-			klog.ErrorS(watchErr, "Lost file events of the static pods' directory; reading it again", "path", s.cfg.Path)
-			quiet = s.cfg.Clock.After(quietPeriod)
 		case <-quiet:
 			quiet = nil
 		case <-period.C():
