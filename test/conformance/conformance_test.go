@@ -31,6 +31,9 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SIGS": "sig-node", "RUNTIME": "crun"}, "conformance tests of sig-node, not Serial, RUNTIME=crun; 8 processes, 2 nodes"},
 		{map[string]string{"RUNTIME": "runsc"}, `RUNTIME: got "runsc", want crun, or nothing for runc`},
 		{map[string]string{"RUNTIME": "crun", "ENGINE_API": "1.41"}, "RUNTIME cannot be combined with ENGINE_API, whose results are recorded for runc: leave one out"},
+		{map[string]string{"SIGS": "sig-node", "CONTROL_PLANE": "1.33"}, "conformance tests of sig-node, not Serial, CONTROL_PLANE=1.33; 8 processes, 2 nodes"},
+		{map[string]string{"CONTROL_PLANE": "1.20"}, `CONTROL_PLANE: got "1.20", want 1.33, or nothing for 1.36.3`},
+		{map[string]string{"CONTROL_PLANE": "1.33", "ENGINE_API": "1.41"}, "CONTROL_PLANE cannot be combined with ENGINE_API, whose results are recorded for one control plane: leave one out"},
 		{map[string]string{"ENGINE": "30"}, `ENGINE: got "30", want one of 25, 28, 29, 29-overlay2, or nothing for Debian's engine`},
 		{map[string]string{"ENGINE": "29", "ENGINE_API": "1.41"}, "ENGINE cannot be combined with ENGINE_API, which imitates versions on Debian's engine: leave one out"},
 		{map[string]string{"PROCS": "many"}, `PROCS: got "many", want a number from 1 to 64`},
@@ -160,6 +163,7 @@ func TestEngineTitle(t *testing.T) {
 		"PROXY_MODE=connect":                   "The engine as it is, --proxy-mode=connect",
 		"RUNTIME=crun":                         "The engine as it is, runtime crun",
 		"NETWORK_MODE=overlay PROXY_MODE=auto": "The engine as it is, --network-mode=overlay, --proxy-mode=auto",
+		"CONTROL_PLANE=1.33":                   "The engine as it is, control plane 1.33",
 		"STORAGE=csi":                          "The engine as it is, volumes provisioned by a CSI driver",
 		"ENGINE=29 NETWORK_MODE=overlay":       lab.DescribeRelease("29") + ", --network-mode=overlay",
 	} {

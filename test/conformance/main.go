@@ -42,6 +42,7 @@ From the environment:
   ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2; default: Debian's
   RUNTIME     default runtime of the engines: crun; default: runc
   STORAGE     csi: the tests of provisioned volumes, on a cluster with a CSI driver and upstream's sidecars
+  CONTROL_PLANE  1.33: an older control plane under the same nodes and suite; default: the suite's version
   ENGINE_API  API that the engine speaks: 1.24 or 1.41 at most, min1.44 at least; default: the engine's own
 `
 
@@ -62,6 +63,7 @@ type options struct {
 	proxy       string // --proxy-mode of proxies; "": the default
 	storage     string // what provisions volumes, see lab.CheckStorage; "": nothing
 	release     string // engine of the nodes, see lab.Releases; "": Debian's
+	control     string // version of the control plane, see lab.CheckControlPlane; "": the suite's
 	runtime     string // of the engines, see lab.CheckRuntime; "": runc
 	engine      string // API version of the kubelet's engine; "": unchanged
 }
@@ -129,6 +131,13 @@ func parse(getenv func(string) string) (options, error) {
 	}
 	if o.runtime != "" && o.engine != "" {
 		return o, errors.New("RUNTIME cannot be combined with ENGINE_API, whose results are recorded for runc: leave one out")
+	}
+	o.control = getenv("CONTROL_PLANE")
+	if err := lab.CheckControlPlane(o.control); err != nil {
+		return o, err
+	}
+	if o.control != "" && o.engine != "" {
+		return o, errors.New("CONTROL_PLANE cannot be combined with ENGINE_API, whose results are recorded for one control plane: leave one out")
 	}
 	o.storage = getenv("STORAGE")
 	if err := lab.CheckStorage(o.storage); err != nil {
@@ -225,6 +234,9 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 	}
 	cluster := lab.New(root, os.Stdout)
 	cluster.EngineAPI, cluster.Engine = o.engine, o.release
+	if cluster.ControlPlane != o.control {
+		return fmt.Errorf("the cluster runs with CONTROL_PLANE=%s, which changes the results of tests: set it, or run make down first", cluster.ControlPlane)
+	}
 	if cluster.Storage != o.storage {
 		return fmt.Errorf("the cluster runs with STORAGE=%s, which changes the results of tests: set it, or run make down first", cluster.Storage)
 	}

@@ -168,6 +168,9 @@ func (o options) describe() string {
 	if o.skip != nil {
 		words = append(words, "SKIP="+o.skip.String())
 	}
+	if o.control != "" {
+		words = append(words, controlMark+o.control)
+	}
 	if o.network != "" {
 		words = append(words, networkMark+o.network)
 	}
@@ -192,8 +195,11 @@ func (o options) describe() string {
 	return fmt.Sprintf("%s; %d processes, %d nodes", strings.Join(words, ", "), o.procs, o.nodes)
 }
 
-// Marks of a network mode, a proxy mode, an engine release, a runtime or two families in place of an engine API.
-const networkMark, proxyMark, releaseMark, runtimeMark, dualMark = "NETWORK_MODE=", "PROXY_MODE=", "ENGINE=", "RUNTIME=", "DUAL_STACK="
+// Marks of what differs from the usual cluster, in place of an engine API.
+const (
+	networkMark, proxyMark, releaseMark = "NETWORK_MODE=", "PROXY_MODE=", "ENGINE="
+	runtimeMark, dualMark, controlMark  = "RUNTIME=", "DUAL_STACK=", "CONTROL_PLANE="
+)
 
 // around describes the nodes' environment if it is not the default: the engine's API, otherwise its release, the runtime, the
 // network mode, the proxy mode and the families. Results are recorded separately for each.
@@ -207,6 +213,9 @@ func (o options) around() string {
 	}
 	if o.runtime != "" {
 		words = append(words, runtimeMark+o.runtime)
+	}
+	if o.control != "" {
+		words = append(words, controlMark+o.control)
 	}
 	if o.network != "" {
 		words = append(words, networkMark+o.network)

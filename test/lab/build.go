@@ -32,7 +32,6 @@ type tool struct {
 const kubernetesVersion = "1.36.3"
 
 func tools() []tool {
-	version := "k8s.io/component-base/version."
 	return []tool{
 		{
 			module: "kubernetes",
@@ -40,9 +39,8 @@ func tools() []tool {
 				"k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager",
 				"k8s.io/kubernetes/cmd/kube-scheduler", "k8s.io/kubernetes/cmd/kubectl",
 			},
-			names: []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"},
-			ldflags: "-s -w -X " + version + "gitVersion=v" + kubernetesVersion + " -X " + version + "gitMajor=1 -X " + version +
-				"gitMinor=36 -X " + version + "gitTreeState=clean",
+			names:   []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"},
+			ldflags: versionFlags("36", kubernetesVersion),
 		},
 		{module: "etcd", packages: []string{"go.etcd.io/etcd/server/v3"}, names: []string{"etcd"}, ldflags: "-s -w"},
 		{module: "coredns", packages: []string{"github.com/coredns/coredns"}, names: []string{"coredns"}, ldflags: "-s -w"},

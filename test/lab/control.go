@@ -59,7 +59,7 @@ func (c *Cluster) etcdArgv() []string {
 func (c *Cluster) apiserverArgv() []string {
 	pki := c.Control.PKI
 	return []string{
-		filepath.Join(c.Tools, "kube-apiserver"),
+		c.controlProgram("kube-apiserver"),
 		"--etcd-servers=http://127.0.0.1:2379",
 		"--advertise-address=" + c.Control.Addr.String(),
 		"--secure-port=" + apiPort,
@@ -99,7 +99,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 		size = "--node-cidr-mask-size-ipv4=24" // and 64 for IPv6
 	}
 	return []string{
-		filepath.Join(c.Tools, "kube-controller-manager"),
+		c.controlProgram("kube-controller-manager"),
 		"--kubeconfig=" + pki("controller-manager.kubeconfig"),
 		"--authentication-kubeconfig=" + pki("controller-manager.kubeconfig"),
 		"--authorization-kubeconfig=" + pki("controller-manager.kubeconfig"),
@@ -125,7 +125,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 func (c *Cluster) schedulerArgv() []string {
 	pki := c.Control.PKI
 	return []string{
-		filepath.Join(c.Tools, "kube-scheduler"),
+		c.controlProgram("kube-scheduler"),
 		"--kubeconfig=" + pki("scheduler.kubeconfig"),
 		"--authentication-kubeconfig=" + pki("scheduler.kubeconfig"),
 		"--authorization-kubeconfig=" + pki("scheduler.kubeconfig"),

@@ -92,6 +92,10 @@ type Cluster struct {
 	// STORAGE in the environment, otherwise from the running cluster.
 	Storage string
 
+	// ControlPlane is the minor version of the control plane; "": the version that we follow. Set it before the first
+	// Up. New reads it from CONTROL_PLANE in the environment, otherwise from the running cluster.
+	ControlPlane string
+
 	steps *Steps
 }
 
@@ -112,6 +116,7 @@ func New(root string, out io.Writer) *Cluster {
 		DualStack:     os.Getenv("DUAL_STACK") == "1",
 		PodInterfaces: os.Getenv("POD_INTERFACES"),
 		Storage:       cmp.Or(os.Getenv("STORAGE"), runningStorage()),
+		ControlPlane:  cmp.Or(os.Getenv("CONTROL_PLANE"), runningControlPlane()),
 	}
 	c.Control = c.newHost("control", netip.MustParseAddr("172.30.0.10"))
 	c.Nodes = []*Host{
@@ -181,6 +186,7 @@ func (c *Cluster) Up(ctx context.Context) error {
 		{"plugins", c.ensurePlugins},
 		{"engine's programs", c.upRelease},
 		{"runtime", c.upRuntime},
+		{"older control plane", c.upControlPlane},
 		{"build", c.Build},
 		{"network mode", c.keepNetwork},
 		{"hosts", c.upHosts},
@@ -223,6 +229,7 @@ func (c *Cluster) UpWithoutAgents(ctx context.Context) error {
 		{"packages", c.ensurePackages},
 		{"engine's programs", c.upRelease},
 		{"runtime", c.upRuntime},
+		{"older control plane", c.upControlPlane},
 		{"build", c.buildTools},
 		{"hosts", c.upHosts},
 		{"certificates", c.upCertificates},
