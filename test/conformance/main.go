@@ -42,7 +42,7 @@ From the environment:
   ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2; default: Debian's
   RUNTIME     default runtime of the engines: crun; default: runc
   STORAGE     csi: the tests of provisioned volumes, on a cluster with a CSI driver and upstream's sidecars
-  CONTROL_PLANE  1.33: an older control plane under the same nodes and suite; default: the suite's version
+  CONTROL_PLANE  1.33, 1.37: an older or newer control plane under the same nodes and suite; default: the suite's version
   ENGINE_API  API that the engine speaks: 1.24 or 1.41 at most, min1.44 at least; default: the engine's own
 `
 
@@ -136,9 +136,6 @@ func parse(getenv func(string) string) (options, error) {
 	if err := lab.CheckControlPlane(o.control); err != nil {
 		return o, err
 	}
-	if o.control != "" && o.engine != "" {
-		return o, errors.New("CONTROL_PLANE cannot be combined with ENGINE_API, whose results are recorded for one control plane: leave one out")
-	}
 	o.storage = getenv("STORAGE")
 	if err := lab.CheckStorage(o.storage); err != nil {
 		return o, err
@@ -154,6 +151,9 @@ func parse(getenv func(string) string) (options, error) {
 
 // combinable reports selections that exclude each other.
 func (o *options) combinable() error {
+	if o.control != "" && o.engine != "" {
+		return errors.New("CONTROL_PLANE cannot be combined with ENGINE_API, whose results are recorded for one control plane: leave one out")
+	}
 	if o.storage != "" && (o.all || o.wide || o.subset) {
 		return errors.New("STORAGE cannot be combined with ALL, WIDE or SUBSET, because it selects its own tests: leave them out")
 	}

@@ -9,7 +9,10 @@ import (
 // TestProgramNames: go build names the programs of several packages by their directories, so a list of other names
 // would start programs that do not exist.
 func TestProgramNames(t *testing.T) {
-	all := append(tools(), own, csiDriver, metricsServer, suite, kubeadm, containerd2, runc, sidecars, olderControl)
+	all := append(tools(), own, csiDriver, metricsServer, suite, kubeadm, containerd2, runc, sidecars)
+	for _, name := range ControlPlanes() {
+		all = append(all, controlPlane(name))
+	}
 	for _, r := range releases() {
 		all = append(all, r.tool())
 	}
@@ -44,7 +47,7 @@ func TestCheckStorage(t *testing.T) {
 
 func TestCheckControlPlane(t *testing.T) {
 	for name, want := range map[string]string{
-		"": "", "1.33": "", "1.20": `CONTROL_PLANE: got "1.20", want 1.33, or nothing for 1.36.3`,
+		"": "", "1.33": "", "1.37": "", "1.20": `CONTROL_PLANE: got "1.20", want one of 1.33, 1.37, or nothing for 1.36.3`,
 	} {
 		got := ""
 		if err := CheckControlPlane(name); err != nil {
@@ -56,10 +59,10 @@ func TestCheckControlPlane(t *testing.T) {
 	}
 }
 
-// TestControlPrograms: an older control plane has its programs in another directory; etcd is the same.
+// TestControlPrograms: another control plane has its programs in another directory; etcd is the same.
 func TestControlPrograms(t *testing.T) {
 	c := New(t.TempDir(), t.Output())
-	for release, want := range map[string]string{"": ".", "1.33": "control-plane-1.33"} {
+	for release, want := range map[string]string{"": ".", "1.33": "control-plane-1.33", "1.37": "control-plane-1.37"} {
 		c.ControlPlane = release
 		for name, dir := range map[string]string{"etcd": ".", "kube-apiserver": want, "kube-controller-manager": want, "kube-scheduler": want} {
 			if got := c.Control.Process(name).argv()[0]; got != path.Join(c.Tools, dir, name) {

@@ -3,16 +3,19 @@ package lab
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
+	"strings"
 )
 
-// oldControlPlane is the oldest minor version of the control plane that CONTROL_PLANE can select. Its module,
-// hack/tools/control-plane-1.33, has the last patch version.
-const (
-	oldControlPlane        = "1.33"
-	oldControlPlaneVersion = "1.33.13"
-)
+// controlPlanes are the values of CONTROL_PLANE, minor versions of Kubernetes, and the patch versions in their modules
+// hack/tools/control-plane-*.
+var controlPlanes = map[string]string{"1.33": "1.33.13", "1.37": "1.37.2"}
+
+// ControlPlanes returns the values of CONTROL_PLANE, the oldest first.
+func ControlPlanes() []string { return slices.Sorted(maps.Keys(controlPlanes)) }
 
 const versionPackage = "k8s.io/component-base/version."
 
@@ -22,19 +25,21 @@ func versionFlags(minor, version string) string {
 		"gitMinor=" + minor + " -X " + versionPackage + "gitTreeState=clean"
 }
 
-var olderControl = tool{
-	module: "control-plane-" + oldControlPlane, dir: "control-plane-" + oldControlPlane,
-	packages: []string{"k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler"},
-	names:    []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"},
-	ldflags:  versionFlags("33", oldControlPlaneVersion),
+func controlPlane(name string) tool {
+	return tool{
+		module: "control-plane-" + name, dir: "control-plane-" + name,
+		packages: []string{"k8s.io/kubernetes/cmd/kube-apiserver", "k8s.io/kubernetes/cmd/kube-controller-manager", "k8s.io/kubernetes/cmd/kube-scheduler"},
+		names:    []string{"kube-apiserver", "kube-controller-manager", "kube-scheduler"},
+		ldflags:  versionFlags(strings.TrimPrefix(name, "1."), controlPlanes[name]),
+	}
 }
 
 // CheckControlPlane returns an error unless name is a value of CONTROL_PLANE; "" is the version that we follow.
 func CheckControlPlane(name string) error {
-	if name == "" || name == oldControlPlane {
+	if name == "" || controlPlanes[name] != "" {
 		return nil
 	}
-	return fmt.Errorf("CONTROL_PLANE: got %q, want %s, or nothing for %s", name, oldControlPlane, kubernetesVersion)
+	return fmt.Errorf("CONTROL_PLANE: got %q, want one of %s, or nothing for %s", name, strings.Join(ControlPlanes(), ", "), kubernetesVersion)
 }
 
 // controlPlaneFile records the running cluster's CONTROL_PLANE, as releaseFile does its ENGINE. Down removes it.
@@ -48,7 +53,7 @@ func runningControlPlane() string {
 	return string(data)
 }
 
-// upControlPlane builds CONTROL_PLANE. It rejects another than the running cluster's: an older API server does not read
+// upControlPlane builds CONTROL_PLANE. It rejects another than the running cluster's: an API server does not read
 // everything that a newer one has written.
 func (c *Cluster) upControlPlane(ctx context.Context) error {
 	if err := CheckControlPlane(c.ControlPlane); err != nil {
@@ -58,7 +63,7 @@ func (c *Cluster) upControlPlane(ctx context.Context) error {
 		return fmt.Errorf("CONTROL_PLANE: the cluster runs with %q, want %q (nothing is %s): run make down, then try again", have, c.ControlPlane, kubernetesVersion)
 	}
 	if c.ControlPlane != "" {
-		if err := c.buildTool(ctx, olderControl); err != nil {
+		if err := c.buildTool(ctx, controlPlane(c.ControlPlane)); err != nil {
 			return err
 		}
 	}
@@ -70,5 +75,5 @@ func (c *Cluster) controlProgram(name string) string {
 	if c.ControlPlane == "" {
 		return filepath.Join(c.Tools, name)
 	}
-	return filepath.Join(c.Tools, olderControl.dir, name)
+	return filepath.Join(c.Tools, controlPlane(c.ControlPlane).dir, name)
 }
