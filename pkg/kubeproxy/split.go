@@ -34,7 +34,7 @@ func fronts(set map[proxy.FrontKey]bool, routes []proxy.Route) {
 func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.ServiceName) error {
 	wasFirst, wasRest := map[proxy.FrontKey]bool{}, map[proxy.FrontKey]bool{}
 	toFirst, toRest := false, false
-	s.firsts.ServiceRanges, s.rests.ServiceRanges = want.ServiceRanges, want.ServiceRanges
+	s.firsts, s.rests = part(want, s.firsts.Routes), part(want, s.rests.Routes)
 	moved := func(first, rest []proxy.Route) {
 		for i := range first {
 			toFirst = toFirst || wasRest[first[i].Key()]
@@ -63,6 +63,13 @@ func (s *Split) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 	return s.sync(ctx, changed, toFirst, toRest, wasRest)
 }
 
+// part returns a copy of t with other routes. The proxy serves the health checks itself.
+func part(t *proxy.Table, routes []proxy.Route) proxy.Table {
+	out := *t
+	out.Routes, out.HealthChecks = routes, nil
+	return out
+}
+
 // divide splits routes between the two back ends, in order.
 func (s *Split) divide(routes []proxy.Route) (first, rest []proxy.Route) {
 	for i := range routes {
@@ -81,8 +88,8 @@ func (s *Split) sync(ctx context.Context, changed []proxy.ServiceName, toFirst, 
 	var errs []error
 	switch {
 	case toFirst && toRest:
-		less := &proxy.Table{ServiceRanges: s.firsts.ServiceRanges, Routes: slices.DeleteFunc(slices.Clone(s.firsts.Routes), func(r proxy.Route) bool { return wasRest[r.Key()] })}
-		errs = append(errs, s.first.Sync(ctx, less, changed))
+		less := part(&s.firsts, slices.DeleteFunc(slices.Clone(s.firsts.Routes), func(r proxy.Route) bool { return wasRest[r.Key()] }))
+		errs = append(errs, s.first.Sync(ctx, &less, changed))
 	case !toFirst:
 		errs = append(errs, s.first.Sync(ctx, &s.firsts, changed))
 	}

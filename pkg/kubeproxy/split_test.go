@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -104,6 +105,80 @@ func TestSplit(t *testing.T) {
 		}
 		if len(host) != len(table.Routes) {
 			t.Fatalf("%d fronts for %d routes", len(host), len(table.Routes))
+		}
+	}
+}
+
+// whole keeps the last Table of each Sync.
+type whole struct{ tables []proxy.Table }
+
+func (w *whole) Sync(_ context.Context, want *proxy.Table, _ []proxy.ServiceName) error {
+	w.tables = append(w.tables, *want)
+	return nil
+}
+
+// fill sets a field of a Table to what is not its zero value.
+func fill(t *testing.T, field reflect.StructField, v reflect.Value) {
+	t.Helper()
+	switch v.Kind() {
+	case reflect.Slice:
+		v.Set(reflect.MakeSlice(v.Type(), 1, 1))
+	case reflect.Bool:
+		v.SetBool(true)
+	case reflect.Int, reflect.Int64:
+		v.SetInt(1)
+	case reflect.String:
+		v.SetString("x")
+	default:
+		t.Fatalf("Table.%s is a %s: fill it here", field.Name, v.Kind())
+	}
+}
+
+// TestSplitPassesAll: each back end gets every field of the Table, but only its own Routes, whichever way a Sync takes. The
+// proxy itself serves the health checks.
+func TestSplitPassesAll(t *testing.T) {
+	route := func(name string, address byte, backends int) proxy.Route {
+		return proxy.Route{Service: proxy.ServicePortName{ServiceName: proxy.ServiceName{Namespace: "a", Name: name}}, Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP,
+			Front: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, 0, address}), 80), Backends: make([]proxy.Endpoint, backends)}
+	}
+	var first, rest whole
+	s := NewSplit(&first, &rest, func(r *proxy.Route) bool { return len(r.Backends) == 1 })
+	for i, step := range []struct {
+		routes  []proxy.Route
+		changed []proxy.ServiceName
+		syncs   int // of the first back end
+	}{
+		{[]proxy.Route{route("one", 1, 1), route("two", 2, 2)}, nil, 1},
+		{[]proxy.Route{route("one", 1, 1), route("two", 2, 3)}, []proxy.ServiceName{{Namespace: "a", Name: "two"}}, 1},
+		{[]proxy.Route{route("one", 1, 2), route("two", 2, 1)}, nil, 2}, // both fronts move
+		{[]proxy.Route{route("one", 1, 1), route("two", 2, 2)}, []proxy.ServiceName{{Namespace: "a", Name: "one"}, {Namespace: "a", Name: "two"}}, 2},
+	} {
+		want := proxy.Table{Routes: step.routes}
+		all := reflect.ValueOf(&want).Elem()
+		for f := range all.NumField() {
+			if field := all.Type().Field(f); field.Name != "Routes" {
+				fill(t, field, all.Field(f))
+			}
+		}
+		want.HealthChecks = []proxy.HealthCheck{{Service: proxy.ServiceName{Namespace: "a", Name: "two"}, Port: 30000}}
+		health := slices.Clone(want.HealthChecks)
+		first.tables, rest.tables = nil, nil
+		if err := s.Sync(t.Context(), &want, step.changed); err != nil || len(first.tables) != step.syncs || len(rest.tables) != 1 {
+			t.Fatalf("step %d: %v; %d and %d calls", i, err, len(first.tables), len(rest.tables))
+		}
+		if !slices.Equal(want.HealthChecks, health) {
+			t.Errorf("step %d: the caller's health checks changed to %v", i, want.HealthChecks)
+		}
+		for _, got := range slices.Concat(first.tables, rest.tables) {
+			for f := range all.NumField() {
+				switch name := all.Type().Field(f).Name; name {
+				case "Routes", "HealthChecks":
+				default:
+					if has := reflect.ValueOf(got).Field(f); !reflect.DeepEqual(has.Interface(), all.Field(f).Interface()) {
+						t.Errorf("step %d: a back end gets %s %v, want %v", i, name, has, all.Field(f))
+					}
+				}
+			}
 		}
 	}
 }
