@@ -19,8 +19,8 @@ const (
 	labelHeadless  = v1.IsHeadlessService
 )
 
-// defaultAffinity is the default of spec.sessionAffinityConfig.clientIP.timeoutSeconds.
-const defaultAffinity = 10800 * time.Second
+// DefaultAffinity is the default of spec.sessionAffinityConfig.clientIP.timeoutSeconds.
+const DefaultAffinity = 10800 * time.Second
 
 // Problem is a part of an object that is omitted from the Table, with the reason. The rest of the object is served.
 type Problem struct {
@@ -318,7 +318,7 @@ func (s *service) affinity() time.Duration {
 	if c := s.Spec.SessionAffinityConfig; c != nil && c.ClientIP != nil && c.ClientIP.TimeoutSeconds != nil && *c.ClientIP.TimeoutSeconds > 0 {
 		return time.Duration(*c.ClientIP.TimeoutSeconds) * time.Second
 	}
-	return defaultAffinity
+	return DefaultAffinity
 }
 
 // sources returns the ranges of the family in spec.loadBalancerSourceRanges. As upstream, no range of the family, or

@@ -238,7 +238,7 @@ func (s *settings) newBackEnd(base *kubeproxy.Base, sys system, addresses relay.
 		balancers.Client, balancers.Ports = sys.hns, sys.dynamicPorts
 		balancer := hnslb.New(balancers)
 		base.Registry.MustRegister(balancer.Collectors()...)
-		first, serves = balancer, balancers.Serves
+		first, serves = balancer, balancer.Serves
 	}
 	r := relay.New(newPlane(), config)
 	base.Registry.MustRegister(r.Collectors()...)

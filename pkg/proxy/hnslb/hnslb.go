@@ -81,6 +81,7 @@ type Balancer struct {
 	// State of HNS as last listed and changed since; known: it is valid.
 	known     bool
 	network   segment
+	kind      *hns.Network // for Serves: as last read, or empty where HNS did not answer; nil: to be read
 	endpoints map[netip.Addr]hns.Endpoint
 	balancers map[front]hns.LoadBalancer
 	stray     []hns.LoadBalancer // duplicates at a front
@@ -98,6 +99,21 @@ type echo struct {
 // New returns a Balancer that has not called HNS yet.
 func New(cfg Config) *Balancer {
 	return &Balancer{cfg: cfg, echoes: map[hns.ID]*echo{}, metrics: newMetrics()}
+}
+
+// Serves reports whether a load balancer can serve a Route on the network that HNS has: other programs make overlays, too. It
+// asks HNS if no Sync has.
+func (b *Balancer) Serves(r *proxy.Route) bool {
+	if b.cfg.Overlay || b.cfg.lacks(r) == nil {
+		return b.cfg.serves(r)
+	}
+	if b.kind == nil { // an error: the next Sync reports it, too
+		network, _ := b.cfg.Client.Network(context.Background(), b.cfg.Network)
+		b.kind = &network
+	}
+	cfg := b.cfg
+	cfg.Overlay = b.kind.Overlay
+	return cfg.serves(r)
 }
 
 // Sync implements proxy.Backend. It is not safe for concurrent use. Its cost grows with the changed Services, except
@@ -155,7 +171,7 @@ func servicesOf(t *proxy.Table) (names []proxy.ServiceName) {
 
 // list reads the state of HNS.
 func (b *Balancer) list(ctx context.Context) error {
-	b.known = false
+	b.known, b.kind = false, nil
 	network, err := b.cfg.Client.Network(ctx, b.cfg.Network)
 	if err != nil {
 		return fmt.Errorf("cannot find HNS network %q: %w", b.cfg.Network, err)
@@ -168,6 +184,7 @@ func (b *Balancer) list(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("cannot list HNS load balancers: %w", err)
 	}
+	b.kind = &network
 	b.network, b.endpoints, b.balancers, b.stray = segmentOf(&b.cfg, network), map[netip.Addr]hns.Endpoint{}, map[front]hns.LoadBalancer{}, nil
 	of := map[hns.ID]hns.ID{} // endpoint -> network
 	for _, e := range endpoints {

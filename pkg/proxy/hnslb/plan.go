@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 
@@ -36,23 +37,30 @@ var protocols = map[v1.Protocol]uint32{v1.ProtocolTCP: 6, v1.ProtocolUDP: 17, v1
 // hcnglobals.go (SessionAffinityVersion, IPv6DualStackVersion); 9.3 on Server 2019 (kubernetes/kubernetes#93304).
 const server2022 = 20348
 
-// lacks says which feature for a Route this build's HNS lacks, though later builds have it.
+// lacks says which feature for a Route this build's HNS lacks, or each build's. No load balancer has a time of affinity
+// (hcsshim hcn/hcnloadbalancer.go; kubernetes.io "Networking on Windows": timeoutSeconds is not supported). The default is
+// taken as no wish, because the API server fills it in.
 func (c *Config) lacks(r *proxy.Route) error {
-	switch {
-	case c.Build == 0 || c.Build >= server2022:
-		return nil
-	case r.Affinity > 0:
-		return fmt.Errorf("HNS load balancers of Windows build %d have no session affinity; want build %d (Server 2022) or later, or a network whose pods reach the relay (host-gateway, upstream)", c.Build, server2022)
-	case r.Front.Addr().Is6():
-		return fmt.Errorf("HNS load balancers of Windows build %d have no IPv6; want build %d (Server 2022) or later, or a network whose pods reach the relay (host-gateway, upstream)", c.Build, server2022)
+	const otherwise = "or a network whose pods reach the relay (host-gateway, upstream)"
+	switch old := c.old(); {
+	case old && r.Affinity > 0:
+		return fmt.Errorf("HNS load balancers of Windows build %d have no session affinity; want build %d (Server 2022) or later, "+otherwise, c.Build, server2022)
+	case old && r.Front.Addr().Is6():
+		return fmt.Errorf("HNS load balancers of Windows build %d have no IPv6; want build %d (Server 2022) or later, "+otherwise, c.Build, server2022)
+	case r.Affinity > 0 && r.Affinity != proxy.DefaultAffinity:
+		return fmt.Errorf("spec.sessionAffinityConfig.clientIP.timeoutSeconds is %d, but HNS load balancers have no such setting: this front has session affinity without that time; want %d, the default, "+otherwise,
+			r.Affinity/time.Second, proxy.DefaultAffinity/time.Second)
 	}
 	return nil
 }
 
-// Serves reports whether a load balancer can serve a Route. None can refuse traffic, restrict source ranges, or use
-// several target ports. Older ones also lack session affinity; on overlays, which have no alternative, that is an error
-// of the Route instead.
-func (c Config) Serves(r *proxy.Route) bool {
+// old reports whether this build's HNS lacks session affinity and IPv6.
+func (c *Config) old() bool { return c.Build != 0 && c.Build < server2022 }
+
+// serves reports whether a load balancer can serve a Route. None can refuse traffic, restrict source ranges, or use
+// several target ports. None has a time of session affinity, and older ones lack session affinity; on overlays, which have
+// no alternative, that is an error of the Route instead.
+func (c *Config) serves(r *proxy.Route) bool {
 	targets := r.Targets()
 	return len(targets) > 0 && len(r.Sources) == 0 && protocols[r.Protocol] != 0 && (c.lacks(r) == nil || c.Overlay) &&
 		!slices.ContainsFunc(targets, func(e proxy.Endpoint) bool { return e.Addr.Port() != targets[0].Addr.Port() })
@@ -69,12 +77,14 @@ func (s *segment) wishes(routes []proxy.Route) (out []*wish, errs []error) {
 			errs = append(errs, &proxy.RouteError{Route: r, Err: errors.New("HNS load balancers cannot be limited to source ranges")})
 			continue
 		}
-		if err := (&Config{Build: s.build}).lacks(&r); err != nil {
-			errs = append(errs, &proxy.RouteError{Route: r, Err: err})
-			if !s.Overlay || r.Front.Addr().Is6() {
+		if c := (&Config{Build: s.build}); c.lacks(&r) != nil {
+			errs = append(errs, &proxy.RouteError{Route: r, Err: c.lacks(&r)})
+			switch { // on overlays, pods reach Services only through HNS: service without affinity or its time is better than none
+			case !s.Overlay, c.old() && r.Front.Addr().Is6():
 				continue
+			case c.old():
+				r.Affinity = 0
 			}
-			r.Affinity = 0 // pods reach Services only through HNS: service without affinity is better than none
 		}
 		port := commonPort(targets)
 		same := slices.DeleteFunc(slices.Clone(targets), func(e proxy.Endpoint) bool { return e.Addr.Port() != port })

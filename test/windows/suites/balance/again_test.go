@@ -49,11 +49,12 @@ func every(local netip.Addr) *proxy.Table {
 	t := &proxy.Table{Routes: []proxy.Route{
 		{Service: name("a"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP, Front: front("10.96.0.1:80"), Backends: []proxy.Endpoint{here, there, far}},
 		{Service: name("b"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolUDP, Front: front("10.96.0.2:53"), Backends: []proxy.Endpoint{there}},
-		{Service: name("c"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP, Front: front("10.96.0.3:80"), Affinity: time.Hour, Backends: []proxy.Endpoint{there, far}},
+		{Service: name("c"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP, Front: front("10.96.0.3:80"), Affinity: proxy.DefaultAffinity, Backends: []proxy.Endpoint{there, far}},
 		{Service: name("d"), Kind: proxy.NodePort, Protocol: v1.ProtocolTCP, Front: front("0.0.0.0:30080"), Backends: []proxy.Endpoint{here, there}},
 		{Service: name("e"), Kind: proxy.ExternalIP, Protocol: v1.ProtocolTCP, Front: front("192.0.2.1:80"), Backends: []proxy.Endpoint{there}},
-		{Service: name("f"), Kind: proxy.ExternalIP, Protocol: v1.ProtocolTCP, Front: front("192.0.2.2:80"), Affinity: time.Hour, Backends: []proxy.Endpoint{here}},
-		{Service: name("g"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP, Front: front("[fd00:96::1]:80"), Affinity: time.Hour, Backends: []proxy.Endpoint{at("[fd00:244:2::7]:8080", false)}},
+		{Service: name("f"), Kind: proxy.ExternalIP, Protocol: v1.ProtocolTCP, Front: front("192.0.2.2:80"), Affinity: proxy.DefaultAffinity, Backends: []proxy.Endpoint{here}},
+		{Service: name("g"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP, Front: front("[fd00:96::1]:80"), Affinity: proxy.DefaultAffinity, Backends: []proxy.Endpoint{at("[fd00:244:2::7]:8080", false)}},
+		{Service: name("h"), Kind: proxy.ClusterIP, Protocol: v1.ProtocolTCP, Front: front("10.96.0.4:80"), Affinity: time.Minute, Backends: []proxy.Endpoint{there}},
 	}}
 	return t
 }
@@ -98,12 +99,11 @@ func TestAgain(t *testing.T) {
 			}
 			before := plant(t, c)
 			cfg := hnslb.Config{Client: c, Network: "cbr0", DSR: true, Build: build}
-			want := every(local)
-			want.Routes = slices.DeleteFunc(want.Routes, func(r proxy.Route) bool { return !cfg.Serves(&r) })
+			b, want := hnslb.New(cfg), every(local)
+			want.Routes = slices.DeleteFunc(want.Routes, func(r proxy.Route) bool { return !b.Serves(&r) })
 			if got, all := len(want.Routes), map[int]int{17763: 4, 20348: 7, 26100: 7}[build]; got != all {
 				t.Errorf("%s: serves %d Routes, want %d", what, got, all)
 			}
-			b := hnslb.New(cfg)
 			if err := b.Sync(t.Context(), want, nil); err != nil {
 				t.Fatalf("%s: %v", what, err)
 			}
@@ -162,8 +162,8 @@ func TestOlderHNS(t *testing.T) {
 		if len(failed) != 1 || len(rest) > 0 || failed[0].Err.Error() != "HNS load balancers of Windows build 17763 have no session affinity; want build 20348 (Server 2022) or later, or a network whose pods reach the relay (host-gateway, upstream)" {
 			t.Errorf("overlay %t: %v, %v", overlay, failed, rest)
 		}
-		if made := strings.Contains(c.String(), "load balancer 10.96.0.3"); made != overlay || cfg.Serves(&want.Routes[0]) != overlay {
-			t.Errorf("overlay %t: made %t, serves %t", overlay, made, cfg.Serves(&want.Routes[0]))
+		if made := strings.Contains(c.String(), "load balancer 10.96.0.3"); made != overlay || hnslb.New(cfg).Serves(&want.Routes[0]) != overlay {
+			t.Errorf("overlay %t: made %t, serves %t", overlay, made, hnslb.New(cfg).Serves(&want.Routes[0]))
 		}
 	}
 }
@@ -174,7 +174,7 @@ func TestForgetful(t *testing.T) {
 	c := &forgetful{client: newClient(t, 20348)}
 	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0"})
 	want := table(1)
-	want.Routes[0].Affinity = time.Hour
+	want.Routes[0].Affinity = proxy.DefaultAffinity
 	for i, changes := range []int{3, 0, 0} {
 		writes := c.writes
 		if err := b.Sync(t.Context(), want, nil); err != nil || c.writes-writes != changes {

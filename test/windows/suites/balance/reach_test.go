@@ -251,7 +251,8 @@ func (h *reachHost) serve(backEnd string, dsr bool) ipstack.Surroundings {
 	case "hnslb":
 		node := func() (netip.Addr, string) { return reachNode, nodeMAC }
 		cfg := hnslb.Config{Client: h.client(), Network: "pods", Build: h.build, DSR: dsr, Overlay: h.state.Overlay != nil, Node: node}
-		b = kubeproxy.NewSplit(hnslb.New(cfg), rest, cfg.Serves)
+		balancer := hnslb.New(cfg)
+		b = kubeproxy.NewSplit(balancer, rest, balancer.Serves)
 	}
 	if err := b.Sync(h.t.Context(), reachTable, nil); err != nil {
 		h.t.Fatal(err)
