@@ -39,13 +39,14 @@ const (
 	ReasonNodePorts       = "NodePorts"
 	ReasonTaintToleration = "TaintToleration"
 	ReasonUnexpected      = "UnexpectedAdmissionError"
+	reasonUnsupported     = "PodFeatureUnsupported" // our own
 )
 
 // Config is what the node offers. Its functions are called at each Admit and must not block, except FreshNode.
 type Config struct {
 	NodeName string
-	OS, Arch string // as in pod.Platform
-	MaxPods  int    // kubelet field maxPods
+	pod.Platform
+	MaxPods int // kubelet field maxPods
 	// Allocatable is what all pods together may request. A resource with a domain (vendor.com/device) that is missing here is not counted:
 	// it may concern the cluster rather than this node.
 	Allocatable func() v1.ResourceList
@@ -263,6 +264,9 @@ func (a *Admitter) checkHost(p *v1.Pod) *pod.Rejection {
 		}
 	}
 	if a.cfg.OS == "windows" {
+		if err := podspec.CheckIsolation(p); err != nil && a.cfg.HyperVContainer {
+			return &pod.Rejection{Reason: reasonUnsupported, Message: err.Error()}
+		}
 		return nil
 	}
 	if r := a.cfg.Sysctls.refuse(p); r != nil {

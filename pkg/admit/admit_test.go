@@ -10,6 +10,9 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/podspec"
 )
 
 func list(pairs ...string) v1.ResourceList {
@@ -81,7 +84,7 @@ func testNode() *v1.Node {
 func testConfig(change ...func(*Config)) Config {
 	node := testNode()
 	cfg := Config{
-		NodeName: "node-a", OS: "linux", Arch: "amd64", MaxPods: 5,
+		NodeName: "node-a", Platform: pod.Platform{OS: "linux", Arch: "amd64"}, MaxPods: 5,
 		Allocatable: func() v1.ResourceList {
 			return list("cpu", "2", "memory", "1Gi", "ephemeral-storage", "10Gi", "vendor.com/device", "2")
 		},
@@ -122,6 +125,13 @@ func TestAdmit(t *testing.T) {
 		}
 	}
 	windows := func(c *Config) { c.OS = "windows" }
+	gate := func(c *Config) { c.HyperVContainer = true }
+	isolated := func(value string) option {
+		return func(p *v1.Pod) {
+			p.Annotations = map[string]string{podspec.IsolationAnnotation: value}
+			p.Spec.Containers = append(p.Spec.Containers, v1.Container{Name: "second"})
+		}
+	}
 	noNode := func(c *Config) { c.Node = func() *v1.Node { return nil } }
 	overhead := func(p *v1.Pod) { p.Spec.Overhead = list("cpu", "600m") }
 	hostNetwork := func(p *v1.Pod) { p.Spec.HostNetwork = true }
@@ -192,6 +202,14 @@ func TestAdmit(t *testing.T) {
 			name: "no pod-level resources on Windows", config: []func(*Config){windows}, pod: newPod("p", podResources("cpu", "1")),
 			want: "PodLevelResourcesNotSupported: pod-level resources are not supported on Windows",
 		},
+		{
+			name: "two containers with Hyper-V isolation", config: []func(*Config){windows, gate}, pod: newPod("p", isolated("hyperv")),
+			want: `PodFeatureUnsupported: the annotation experimental.windows.kubernetes.io/isolation-type is "hyperv", but the pod has 2 containers that run at the same time: ` +
+				`containers with Hyper-V isolation share no network, so that a pod has one; split the pod, or remove the annotation`,
+		},
+		{name: "without the gate", config: []func(*Config){windows}, pod: newPod("p", isolated("hyperv"))},
+		{name: "on Linux", config: []func(*Config){gate}, pod: newPod("p", isolated("hyperv"))},
+		{name: "process isolation", config: []func(*Config){windows, gate}, pod: newPod("p", isolated("process"))},
 
 		{name: "os field", pod: newPod("p", osIs("linux"))},
 		{name: "other os field", pod: newPod("p", osIs("windows")), want: "PodOSNotSupported: Failed to admit pod as the OS field doesn't match node OS"},
@@ -378,7 +396,7 @@ func TestAllocatedFromOtherGoroutines(t *testing.T) {
 // released.
 func TestAdmitDoesNotAsk(t *testing.T) {
 	asked := 0
-	a := New(Config{NodeName: "node-a", OS: "linux", MaxPods: 10, Allocatable: func() v1.ResourceList { return list("cpu", "2") }, Node: testNode,
+	a := New(Config{NodeName: "node-a", Platform: pod.Platform{OS: "linux"}, MaxPods: 10, Allocatable: func() v1.ResourceList { return list("cpu", "2") }, Node: testNode,
 		FreshNode: func(context.Context) *v1.Node { asked++; panic("the API server is away") }})
 	p := newPod("p", selector("gpu", "yes"))
 	for range 2 {

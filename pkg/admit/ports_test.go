@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 // TestReservedPorts: a hostPort cannot be a port of the node's daemons, and the refusal names the daemon. A pod with hostNetwork is not
@@ -18,7 +20,7 @@ func TestReservedPorts(t *testing.T) {
 		{"overlay network", v1.ProtocolUDP, netip.MustParseAddrPort("[::]:4789")},
 	}
 	a := New(Config{
-		NodeName: "n", OS: "linux", MaxPods: 100, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil },
+		NodeName: "n", Platform: pod.Platform{OS: "linux"}, MaxPods: 100, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil },
 		Reserved: func() []Reserved { return reserved },
 	})
 	for _, test := range []struct {

@@ -40,7 +40,7 @@ func TestSysctls(t *testing.T) {
 		if test.edit != nil {
 			test.edit(&p.Spec)
 		}
-		a := New(Config{OS: "linux", MaxPods: 1, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil }, Sysctls: test.allowed})
+		a := New(Config{Platform: pod.Platform{OS: "linux"}, MaxPods: 1, Allocatable: func() v1.ResourceList { return nil }, Node: func() *v1.Node { return nil }, Sysctls: test.allowed})
 		checkRejection(t, test.name, a.Admit(p), ReasonSysctl, "forbidden sysctl: ", test.want)
 	}
 	if _, err := NewSysctls("6.1", []string{"vm.*"}); err == nil || !strings.Contains(err.Error(), `"vm.*"`) {

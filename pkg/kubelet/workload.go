@@ -37,7 +37,7 @@ func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Mana
 	hostIPs := func() []netip.Addr { return cfg.NodeIPs }
 	capacity := allocatable{b.objects, node}
 	admitter := admit.New(admit.Config{
-		NodeName: cfg.NodeName, OS: cfg.Platform.OS, Arch: cfg.Platform.Arch, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
+		NodeName: cfg.NodeName, Platform: cfg.Platform, MaxPods: cfg.Node.PodLimit(cfg.Facts.CPUs),
 		Sysctls: cfg.Sysctls, AppArmor: host.AppArmor(), Allocatable: capacity.list, Preempted: cfg.Counters.Preempted,
 		Node: b.objects.Node, FreshNode: func(ctx context.Context) *v1.Node { return freshNode(ctx, clients.Main, cfg.NodeName) },
 		Reserved: func() []admit.Reserved { return reservedPorts(cfg, b.reports) },

@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"github.com/winkube/winkube/pkg/podspec"
 )
 
 // stableABI is the build of Windows Server 2022. Its images also run with process isolation on later hosts. Source: Microsoft, "Windows
@@ -32,7 +30,7 @@ func CheckImageFits(name string, image Image, platform Platform, hyperv bool) er
 		return nil
 	}
 	return fmt.Errorf("image %s is for Windows build %d, this host has %d, and without Hyper-V isolation they must be the same: use an image for build %[3]d, "+
-		"or give the pod the annotation %[4]s: hyperv", name, build, platform.Build, podspec.IsolationAnnotation)
+		"or give the pod a RuntimeClass with handler hyperv", name, build, platform.Build)
 }
 
 // imageBuild is the third number of a version such as 10.0.14393.5850; 0 if there is none.

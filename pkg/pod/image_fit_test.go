@@ -14,7 +14,7 @@ func TestCheckImageFits(t *testing.T) {
 	}{
 		{"windows", "10.0.14393.5850", 14393, false, ""},
 		{"windows", "10.0.14393.1", 17763, false, "image app is for Windows build 14393, this host has 17763, and without Hyper-V isolation they must be the same: use an image for build 17763, " +
-			"or give the pod the annotation experimental.windows.kubernetes.io/isolation-type: hyperv"},
+			"or give the pod a RuntimeClass with handler hyperv"},
 		{"windows", "10.0.14393.1", 17763, true, ""},
 		{"windows", "10.0.20348.1", 26100, false, ""},
 		{"windows", "10.0.26100.1", 20348, false, "image app is for Windows build 26100, which is newer than this host's, 20348"},

@@ -25,6 +25,8 @@ type Platform struct {
 	// SharedNetwork means that a container can join another's network. False on Windows before 1709 (build 16299): a pod there has one
 	// container and no sandbox, and uses that container's address.
 	SharedNetwork bool
+	// HyperVContainer means that podspec.IsolationAnnotation chooses the isolation of Windows containers (feature gate of that name).
+	HyperVContainer bool
 }
 
 // socketsBuild is the first Windows with Unix sockets. Source: Microsoft "AF_UNIX comes to Windows".

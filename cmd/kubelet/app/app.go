@@ -139,10 +139,8 @@ func (o *options) logStart(cfg kubelet.Config) {
 	for _, note := range o.notes() {
 		klog.InfoS(note)
 	}
-	for name, value := range o.config.FeatureGates {
-		if name != gateVolumeHealth {
-			klog.InfoS("Ignoring this feature gate", "gate", name, "value", value)
-		}
+	for _, note := range kubelet.GateNotes(o.config.FeatureGates, cfg.Platform.OS) {
+		klog.InfoS(note)
 	}
 	if reservesForWindows(cfg.Platform.OS, &o.config) {
 		klog.InfoS("Reserving memory for Windows; set --system-reserved=memory=... to change it", "memory", windowsReserve)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/winkube/winkube/pkg/host"
+	"github.com/winkube/winkube/pkg/pod"
 )
 
 const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -395,6 +396,37 @@ func TestVolumeHealthGate(t *testing.T) {
 		cfg, err := o.settings(facts)
 		if err != nil || cfg.VolumeHealth != want {
 			t.Errorf("%q: %v, %v; want %v", gate, cfg.VolumeHealth, err, want)
+		}
+	}
+}
+
+// TestHyperVGate: an annotation chooses the isolation with upstream's old feature gate alone, by flag or by file, on Windows. Each part that
+// decides by it has the same Platform.
+func TestHyperVGate(t *testing.T) {
+	file := write(t, t.TempDir(), "config.yaml", header+"featureGates: {HyperVContainer: true}\n")
+	for _, c := range []struct {
+		system, arg string
+		want        bool
+	}{
+		{"windows", "--v=0", false}, {"windows", "--feature-gates=HyperVContainer=true", true}, {"windows", "--feature-gates=HyperVContainer=false", false},
+		{"windows", "--config=" + file, true}, {"linux", "--feature-gates=HyperVContainer=true", false},
+	} {
+		o, _, err := tryParse(c.system, "--api-servers=https://x", c.arg)
+		if err != nil {
+			t.Fatal(err)
+		}
+		facts := host.Facts{OS: c.system, Hostname: "n", CPUs: 2, Memory: 4 << 30}
+		if c.system == "windows" {
+			facts.WindowsBuild = 20348
+		}
+		cfg, err := o.settings(facts)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for part, platform := range map[string]pod.Platform{"kubelet": cfg.Platform, "engine": cfg.Engine.Platform, "resolver": cfg.Resolver.Platform, "pods": cfg.Pods.Platform} {
+			if platform.HyperVContainer != c.want {
+				t.Errorf("%s %s: %s has %t", c.system, c.arg, part, platform.HyperVContainer)
+			}
 		}
 	}
 }

@@ -155,7 +155,7 @@ func (o *runtimeFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.IntVar(&o.dead.PerContainer, "maximum-dead-containers-per-container", 1, "number of old ended containers to keep per container, in addition to the last; negative: all")
 	f.IntVar(&o.dead.Total, "maximum-dead-containers", -1, "number of ended containers to keep on the node; negative: no limit")
 	f.DurationVar(&o.dead.MinAge, "minimum-container-ttl-duration", 0, "minimum time to keep an ended container")
-	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; CSIVolumeHealth is supported, others are logged and ignored")
+	f.value("featureGates", "feature-gates", &gatesValue{gates: &c.FeatureGates}, "`name=true,...`; CSIVolumeHealth and on Windows HyperVContainer are supported, others are logged and ignored")
 }
 
 // addLimitFlags declares the limits of pods and of this process.

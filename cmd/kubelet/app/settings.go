@@ -38,9 +38,6 @@ type settings struct {
 	kubelet.Config
 }
 
-// gateVolumeHealth is alpha in upstream 1.36, and off.
-const gateVolumeHealth = "CSIVolumeHealth"
-
 // settings checks the whole configuration and makes the parts' Configs of it. It reads the host and changes nothing on it.
 func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	c := &o.config
@@ -50,7 +47,8 @@ func (o *options) settings(facts host.Facts) (kubelet.Config, error) {
 	}
 	s.Machine = kubelet.Machine{NodeName: strings.ToLower(strings.TrimSpace(o.node.hostname)), Facts: facts, Platform: platformOf(facts), RootDir: o.runtime.rootDir}
 	s.Events = kubeclient.EventLimit{QPS: float32(*c.EventRecordQPS), Burst: int(c.EventBurst)}
-	s.VolumeHealth = c.FeatureGates[gateVolumeHealth]
+	s.VolumeHealth = c.FeatureGates[kubelet.GateVolumeHealth]
+	s.Platform.HyperVContainer = c.FeatureGates[kubelet.GateHyperV] && facts.OS == "windows"
 	if s.NodeName == "" {
 		s.NodeName = facts.Hostname
 	}

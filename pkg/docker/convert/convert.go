@@ -78,7 +78,7 @@ func Sandbox(p *v1.Pod, step pod.Step, image string, t Target) (Creation, error)
 		out.Config.Labels[identity.LabelRuntime] = step.Sandbox.Runtime
 	}
 	if t.Platform.OS == "windows" {
-		h.Isolation = isolation(p, step.Sandbox.Runtime)
+		h.Isolation = isolation(p, step.Sandbox.Runtime, t)
 		return out, nil
 	}
 	h.CgroupParent = cmp.Or(step.Sandbox.CgroupParent, t.CgroupParent)
@@ -259,7 +259,7 @@ func joinNetwork(out *Creation, p *v1.Pod, in *pod.SandboxInputs, t Target) erro
 }
 
 // isolation is the pod's isolation; "" leaves it to the engine.
-func isolation(p *v1.Pod, handler string) container.Isolation {
-	isolation, _ := podspec.Isolation(p, handler)
+func isolation(p *v1.Pod, handler string, t Target) container.Isolation {
+	isolation, _ := podspec.Isolation(p, handler, t.Platform.HyperVContainer)
 	return container.Isolation(isolation)
 }

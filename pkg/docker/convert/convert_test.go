@@ -149,6 +149,7 @@ func TestConvertGolden(t *testing.T) {
 					target.HostAddresses = []netip.Addr{netip.MustParseAddr("192.0.2.7"), netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("fd00::7")}
 					target.CgroupParent = "/kubepods"
 				}
+				target.Platform.HyperVContainer = windows
 				var made []Creation
 				if platform.SharedNetwork {
 					made = append(made, sandboxOf(t, p, box, target))

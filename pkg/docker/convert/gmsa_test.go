@@ -51,7 +51,9 @@ func TestProcessors(t *testing.T) {
 		p.Spec.Containers[0].Resources.Limits = v1.ResourceList{v1.ResourceCPU: resource.MustParse(test.limit), v1.ResourceMemory: resource.MustParse("64Mi")}
 		p.Annotations = map[string]string{"experimental.windows.kubernetes.io/isolation-type": string(test.isolation)}
 		step := pod.Step{Container: "app", Kind: kindOfFirst(p), Inputs: &pod.Inputs{Sandbox: &pod.SandboxInputs{}}}
-		c, err := Container(p, step, Target{Platform: windows2019, CPUs: test.seen, HostCPUs: test.all, HyperV: test.byDefault})
+		platform := windows2019
+		platform.HyperVContainer = true
+		c, err := Container(p, step, Target{Platform: platform, CPUs: test.seen, HostCPUs: test.all, HyperV: test.byDefault})
 		if err != nil || c.HostConfig.NanoCPUs != test.want || c.HostConfig.CPUPercent != 0 || c.HostConfig.CPUShares != 0 || c.HostConfig.Memory != 64<<20 {
 			t.Errorf("%s: %+v, %v; want %d", test.name, c.HostConfig.Resources, err, test.want)
 		}

@@ -16,7 +16,7 @@ import (
 // groups, profiles, host namespaces. Single files cannot be mounted and are copied.
 func convertWindows(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
-	h.Isolation = isolation(p, in.Runtime)
+	h.Isolation = isolation(p, in.Runtime, t)
 	windowsResources(&h.Resources, c, t, h.Isolation.IsHyperV() || h.Isolation.IsDefault() && t.HyperV)
 	options := podspec.WindowsOptions(p, c)
 	if options.HostProcess != nil && *options.HostProcess {

@@ -22,7 +22,7 @@ import (
 // 2026.
 type situation struct {
 	Handler    *string   `json:"handler"`
-	Platform   string    `json:"platform"` // linux (the default), windows-2016, windows-2022
+	Platform   string    `json:"platform"` // linux (the default), windows-2016, windows-2022; windows-gate: with HyperVContainer
 	Phase      pod.Phase `json:"phase"`
 	Remove     bool      `json:"remove"`
 	Deadline   int       `json:"deadline"` // seconds from now
@@ -50,6 +50,7 @@ var platforms = map[string]pod.Platform{
 	"linux":        {OS: "linux", Arch: "amd64", SharedNetwork: true},
 	"windows-2016": {OS: "windows", Arch: "amd64", Build: 14393},
 	"windows-2022": {OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true},
+	"windows-gate": {OS: "windows", Arch: "amd64", Build: 20348, SharedNetwork: true, HyperVContainer: true},
 }
 
 func (s situation) build(t *testing.T, p *v1.Pod) Seen {

@@ -116,7 +116,7 @@ func (s *Seen) NeedsSandbox(desired *v1.Pod) bool {
 		if s.Memory.Handler != nil {
 			handler = *s.Memory.Handler
 		}
-		if isolation, _ := podspec.Isolation(desired, handler); isolation == "hyperv" {
+		if isolation, _ := podspec.Isolation(desired, handler, s.Node.Platform.HyperVContainer); isolation == "hyperv" {
 			return false
 		}
 	}

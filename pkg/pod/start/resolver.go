@@ -151,7 +151,8 @@ func (r *Resolver) prepare(ctx context.Context, p *v1.Pod) (map[string]string, e
 	return paths, nil
 }
 
-// sandbox decides runtime, network, host name and resolver configuration. It sends an Event if it had to shorten the latter.
+// sandbox decides runtime, network, host name and resolver configuration. It sends an Event if it had to shorten the latter, and
+// if it ignores an annotation.
 func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, error) {
 	in := &pod.SandboxInputs{Network: "host"}
 	if err := r.cfg.await(ctx, p); err != nil {
@@ -161,6 +162,7 @@ func (r *Resolver) sandbox(ctx context.Context, p *v1.Pod) (*pod.SandboxInputs, 
 	if in.Runtime, err = r.Handler(ctx, p); err != nil {
 		return nil, err
 	}
+	r.noteIsolation(p)
 	if !p.Spec.HostNetwork {
 		network, err := r.parts.Network.Join(p)
 		if err != nil {
@@ -223,7 +225,7 @@ func (r *Resolver) Container(ctx context.Context, p *v1.Pod, container *v1.Conta
 	if in.Image, err = r.image(ctx, p, container, ref); err != nil {
 		return nil, err
 	}
-	isolation, _ := podspec.Isolation(p, in.Runtime)
+	isolation, _ := podspec.Isolation(p, in.Runtime, r.cfg.Platform.HyperVContainer)
 	if err := pod.CheckImageFits(container.Image, in.Image, r.cfg.Platform, isHyperV(isolation, r.cfg.HyperV)); err != nil {
 		return nil, config(err)
 	}

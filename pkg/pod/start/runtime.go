@@ -16,7 +16,7 @@ func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
 		return "", nil
 	}
 	handler, err := r.parts.Objects.RuntimeHandler(ctx, *p.Spec.RuntimeClassName)
-	if _, known := podspec.Isolation(p, handler); err == nil && !known && r.cfg.Platform.OS == "windows" {
+	if _, known := podspec.Isolation(p, handler, false); err == nil && !known && r.cfg.Platform.OS == "windows" {
 		err = fmt.Errorf("RuntimeClass %s has handler %q, which does not exist on Windows; want hyperv or process", *p.Spec.RuntimeClassName, handler)
 	}
 	if err == nil {
@@ -27,6 +27,16 @@ func (r *Resolver) Handler(ctx context.Context, p *v1.Pod) (string, error) {
 	}
 	message := fmt.Sprintf("Failed to create pod sandbox: failed to get sandbox runtime: %v", err)
 	return "", r.fail(podspec.Reference(p), pod.ReasonSandbox, &pod.StartError{Reason: pod.ReasonSandbox, Message: message, Err: err})
+}
+
+// noteIsolation sends an Event if an annotation asks for an isolation that it does not get.
+func (r *Resolver) noteIsolation(p *v1.Pod) {
+	value, ok := podspec.AnnotatedIsolation(p)
+	if !ok || r.cfg.Platform.OS != "windows" || r.cfg.Platform.HyperVContainer {
+		return
+	}
+	r.parts.Recorder.Eventf(podspec.Reference(p), v1.EventTypeWarning, "IsolationIgnored", "The annotation %s %q has no effect: "+
+		"start the kubelet with --feature-gates=HyperVContainer=true, or give the pod a RuntimeClass with handler hyperv or process", podspec.IsolationAnnotation, value)
 }
 
 // target is the id of the container whose process namespace an ephemeral container joins; "" if the pod's own settings decide.

@@ -58,3 +58,41 @@ func TestTarget(t *testing.T) {
 		}
 	}
 }
+
+// TestIsolationIgnored: a pod is told, once for each sandbox, that its annotation has no effect on Windows without the feature gate.
+func TestIsolationIgnored(t *testing.T) {
+	const told = `Warning IsolationIgnored pod: The annotation experimental.windows.kubernetes.io/isolation-type "hyperv" has no effect: ` +
+		`start the kubelet with --feature-gates=HyperVContainer=true, or give the pod a RuntimeClass with handler hyperv or process`
+	annotated := func(p *v1.Pod) { p.Annotations = map[string]string{podspec.IsolationAnnotation: "hyperv"} }
+	for name, c := range map[string]struct {
+		pod    *v1.Pod
+		system string
+		gate   bool
+		want   string
+	}{
+		"no gate":       {stagePod(annotated), "windows", false, told},
+		"gate":          {stagePod(annotated), "windows", true, ""},
+		"RuntimeClass":  {stagePod(annotated, class("strong")), "windows", false, ""},
+		"Linux":         {stagePod(annotated), "linux", false, ""},
+		"no annotation": {stagePod(), "windows", false, ""},
+	} {
+		s := newStage(t)
+		s.cfg.Platform.OS, s.cfg.Platform.HyperVContainer, s.classes = c.system, c.gate, map[string]string{"strong": "hyperv"}
+		if _, err := s.resolver().Sandbox(t.Context(), c.pod); err != nil || s.told() != c.want {
+			t.Errorf("%s: %v, told %q, want %q", name, err, s.told(), c.want)
+		}
+	}
+}
+
+// TestIsolatedImage: an image of an older build runs where the annotation gives the container a virtual machine.
+func TestIsolatedImage(t *testing.T) {
+	for _, gate := range []bool{false, true} {
+		s, p := newStage(t), stagePod(func(p *v1.Pod) { p.Annotations = map[string]string{podspec.IsolationAnnotation: "hyperv"} })
+		s.present["app:1"] = pod.Image{ID: "sha256:1", OS: "windows", OSVersion: "10.0.14393.1"}
+		s.cfg.Platform = pod.Platform{OS: "windows", Build: 17763, SharedNetwork: true, HyperVContainer: gate}
+		_, err := s.resolver().Container(t.Context(), p, &p.Spec.Containers[0], inSandbox1)
+		if refused := err != nil && strings.Contains(err.Error(), "give the pod a RuntimeClass with handler hyperv"); refused == gate {
+			t.Errorf("gate %t: %v", gate, err)
+		}
+	}
+}

@@ -274,7 +274,7 @@ func (m *member) kubeletFlags() []string {
 	return []string{"--hostname-override=" + m.host.Name, "--pod-infra-container-image=" + lab.PauseImage, "--resolv-conf=",
 		"--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file=" + pki("ca.crt"),
 		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-cidr=" + lab.PodCIDR,
-		"--eviction-hard=", "--image-gc-high-threshold=100", "--v=2"} // the machine's disk is not the simulated host's
+		"--eviction-hard=", "--image-gc-high-threshold=100", "--feature-gates=HyperVContainer=true", "--v=2"} // the machine's disk is not the simulated host's
 }
 
 func (m *member) proxyFlags() []string {
