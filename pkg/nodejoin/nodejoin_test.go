@@ -23,6 +23,21 @@ func TestUnits(t *testing.T) {
 	}
 }
 
+// TestUnitsLimitFiles: both programs may open as many files as the relay's limits count with, whatever the host's default is.
+func TestUnitsLimitFiles(t *testing.T) {
+	for _, name := range []string{"kubelet", "proxy"} {
+		unit, err := units.ReadFile("units/" + name + ".service")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, service, _ := strings.Cut(string(unit), "\n[Service]\n")
+		service, _, _ = strings.Cut(service, "\n[")
+		if !strings.Contains(service, "\nLimitNOFILE=1048576\n") {
+			t.Errorf("section Service of %s.service has no LimitNOFILE=1048576:\n%s", name, service)
+		}
+	}
+}
+
 func TestDiagnoseProxies(t *testing.T) {
 	yes := true
 	pod := func(node, owner string) v1.Pod {
