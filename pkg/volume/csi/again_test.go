@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	pb "github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 )
@@ -209,6 +211,21 @@ func TestSizeOfEndedPod(t *testing.T) {
 	r.MustPrepare(b)
 	r.kind.Wait()
 	r.want("Stage Publish Unpublish Unstage Stage Publish")
+	r.mustClean("b")
+	r.nothingLeft()
+}
+
+// TestUnstageWithoutAnswer: a driver that dies while it unstages a volume may have done it or not, so that the next pod has it staged again.
+func TestUnstageWithoutAnswer(t *testing.T) {
+	r := newRig(t)
+	r.MustPrepare(r.pod("a"))
+	r.driver.Fail("NodeUnstageVolume", status.Error(codes.Unavailable, "the connection is lost"))
+	if err := r.Clean(t.Context(), "a"); err == nil {
+		t.Error("the pod is gone, and its volume may be staged")
+	}
+	r.MustPrepare(r.pod("b"))
+	r.want("Stage Publish Unpublish Unstage Stage Publish")
+	r.mustClean("a")
 	r.mustClean("b")
 	r.nothingLeft()
 }

@@ -269,6 +269,7 @@ func (w *work) unstage(ctx context.Context) error {
 	if !w.stages() {
 		return nil
 	}
+	w.forget(w.at.staging) // however the call ends: one without an answer may have done its work
 	err := w.held.Do(ctx, func(ctx context.Context) error {
 		_, err := w.driver.Node().NodeUnstageVolume(ctx, &pb.NodeUnstageVolumeRequest{VolumeId: w.d.handle, StagingTargetPath: w.at.staging})
 		return err
@@ -276,7 +277,6 @@ func (w *work) unstage(ctx context.Context) error {
 	if err = w.unlessGone(err, w.at.staging); err != nil {
 		return fmt.Errorf(pluginName+": attacher.UnmountDevice failed: %w", err)
 	}
-	w.forget(w.at.staging)
 	return nil
 }
 
