@@ -24,7 +24,7 @@ func (c *Cluster) nodeProcesses(node *Host) []*Process {
 		{Name: "engineproxy", host: node, argv: node.engineProxyArgv, unwanted: func() bool { return c.EngineAPI == "" }},
 		process("kubelet", node.KubeletArgv),
 		process("proxy", node.ProxyArgv),
-		{Name: "csidriver", host: node, argv: node.csiDriverArgv, unwanted: func() bool { return !node.CSIDriver }},
+		node.csiProcess(),
 		{Name: "csi-node", host: node, argv: node.storageNodeArgv, unwanted: c.withoutStorage},
 	}
 }
@@ -91,11 +91,23 @@ const CSIDriverName = "dir.winkube.test"
 // makes calls fail.
 func (h *Host) CSIData() string { return h.Dir("csi-data") }
 
+// CSISocket is the driver's socket. It also registers by CSIRegistration.
+func (h *Host) CSISocket() string { return h.Dir("kubelet", "plugins", CSIDriverName, "csi.sock") }
+
+// CSIRegistration is the socket by which the driver registers with the kubelet.
+func (h *Host) CSIRegistration() string {
+	return h.Dir("kubelet", "plugins_registry", CSIDriverName+"-reg.sock")
+}
+
+// csiProcess is the driver on a node or the peer.
+func (h *Host) csiProcess() *Process {
+	return &Process{Name: "csidriver", host: h, argv: h.csiDriverArgv, unwanted: func() bool { return !h.CSIDriver }}
+}
+
 // csiDriverArgv starts the driver next to the kubelet, with the sockets that a DaemonSet's pod would use.
 func (h *Host) csiDriverArgv() []string {
 	return []string{filepath.Join(h.cluster.Tools, "csidriver"), "--name=" + CSIDriverName, "--node-id=" + h.Name, "--data=" + h.CSIData(),
-		"--endpoint=" + h.Dir("kubelet", "plugins", CSIDriverName, "csi.sock"), "--registry=" + h.Dir("kubelet", "plugins_registry"),
-		"--topology=" + CSIDriverName + "/node=" + h.Name}
+		"--endpoint=" + h.CSISocket(), "--registry=" + h.Dir("kubelet", "plugins_registry")}
 }
 
 // EngineSocket is the socket of the host's Docker engine.

@@ -31,6 +31,7 @@ func (c *Cluster) newPeer() *Host {
 	peer.processes = []*Process{
 		{Name: "containerd", host: peer, argv: peer.containerdArgv},
 		{Name: "kubelet", host: peer, argv: peer.peerKubeletArgv},
+		peer.csiProcess(),
 	}
 	return peer
 }
@@ -59,7 +60,7 @@ func (c *Cluster) UpPeer(ctx context.Context) error {
 // DownPeer stops the peer's programs and containers and deletes its Node. Down removes the rest.
 func (c *Cluster) DownPeer(ctx context.Context) error {
 	var errs []error
-	for _, process := range []string{"kubelet", "containerd"} {
+	for _, process := range []string{"csidriver", "kubelet", "containerd"} {
 		errs = append(errs, c.Peer.Process(process).Kill9(ctx))
 	}
 	errs = append(errs, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
