@@ -5,8 +5,8 @@
 //	store (volumes and snapshots on disk) <- controller, node <- gRPC on csi.sock
 //	                                         registration     <- gRPC on plugins_registry/NAME-reg.sock
 //
-// A test has calls of one method fail or hang with a file below --data: fail-NodeStageVolume, whose content is the message, or hang-NodeStageVolume.
-// Each call is a line of calls.log there, written when it begins and when it has ended.
+// A test has calls of one method fail or hang with a file below --data: fail-NodeStageVolume, whose content is the message, or hang-NodeStageVolume. With
+// linger-NodeStageVolume a call hangs when its work is done. Each call is a line of calls.log there, written when it begins and when it has ended.
 package csidriver
 
 import (
@@ -90,6 +90,7 @@ func (linker) Bind(source *os.File, target string) error {
 
 // Run serves until ctx ends, and then removes its sockets.
 func (d *Driver) Run(ctx context.Context) error {
+	d.note(started)
 	service := grpc.NewServer(grpc.UnaryInterceptor(d.intercept))
 	pb.RegisterIdentityServer(service, d)
 	pb.RegisterControllerServer(service, controller{d: d})
@@ -100,7 +101,7 @@ func (d *Driver) Run(ctx context.Context) error {
 	}
 	if d.cfg.Registry != "" {
 		register := grpc.NewServer()
-		registration.RegisterRegistrationServer(register, &registrar{cfg: d.cfg})
+		registration.RegisterRegistrationServer(register, &registrar{d: d})
 		if err := d.serve(ctx, group, register, filepath.Join(d.cfg.Registry, d.cfg.Name+"-reg.sock")); err != nil {
 			return err
 		}
@@ -137,15 +138,16 @@ func (d *Driver) serve(ctx context.Context, group *errgroup.Group, server *grpc.
 // registrar answers the kubelet's plugin watcher.
 type registrar struct {
 	registration.UnimplementedRegistrationServer
-	cfg Config
+	d *Driver
 }
 
 func (r *registrar) GetInfo(context.Context, *registration.InfoRequest) (*registration.PluginInfo, error) {
-	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: r.cfg.Name, Endpoint: r.cfg.Endpoint, SupportedVersions: []string{"1.0.0"}}, nil
+	return &registration.PluginInfo{Type: registration.CSIPlugin, Name: r.d.cfg.Name, Endpoint: r.d.cfg.Endpoint, SupportedVersions: []string{"1.0.0"}}, nil
 }
 
 func (r *registrar) NotifyRegistrationStatus(_ context.Context, s *registration.RegistrationStatus) (*registration.RegistrationStatusResponse, error) {
 	if s.PluginRegistered {
+		r.d.note(registered)
 		fmt.Fprintln(os.Stderr, "registered with the kubelet")
 	} else {
 		fmt.Fprintln(os.Stderr, "not registered with the kubelet:", s.Error)
@@ -160,28 +162,48 @@ func (d *Driver) intercept(ctx context.Context, in any, info *grpc.UnaryServerIn
 	if of, ok := in.(interface{ GetVolumeId() string }); ok {
 		subject = of.GetVolumeId()
 	}
-	d.note("begin", method, subject)
+	d.note("begin", method, subject, pathOf(in))
 	out, err := d.disturbed(ctx, method, func() (any, error) { return handler(ctx, in) })
 	d.note("end", method, subject, status.Code(err).String())
 	return out, err
 }
 
+// pathOf is where a call puts a volume, or removes it from; "": the call has no such path.
+func pathOf(in any) string {
+	switch of := in.(type) {
+	case interface{ GetTargetPath() string }: // publishing has a staging path too
+		return of.GetTargetPath()
+	case interface{ GetStagingTargetPath() string }:
+		return of.GetStagingTargetPath()
+	}
+	return ""
+}
+
 // disturbed does what a call does, unless a file says otherwise.
 func (d *Driver) disturbed(ctx context.Context, method string, do func() (any, error)) (any, error) {
-	for {
-		if _, err := os.Stat(filepath.Join(d.cfg.Data, "hang-"+method)); err != nil {
-			break
-		}
-		select {
-		case <-ctx.Done():
-			return nil, status.FromContextError(ctx.Err()).Err()
-		case <-time.After(20 * time.Millisecond):
-		}
+	if err := d.while(ctx, "hang-"+method); err != nil {
+		return nil, err
 	}
 	if message, err := os.ReadFile(filepath.Join(d.cfg.Data, "fail-"+method)); err == nil {
 		return nil, status.Error(codes.Internal, strings.TrimSpace(string(message)))
 	}
-	return do()
+	out, err := do()
+	_ = d.while(ctx, "linger-"+method) // the work is done, whether someone still waits for the answer or not
+	return out, err
+}
+
+// while waits as long as a file exists below --data; the error is that ctx ended first.
+func (d *Driver) while(ctx context.Context, file string) error {
+	for {
+		if _, err := os.Stat(filepath.Join(d.cfg.Data, file)); err != nil {
+			return nil //nolint:nilerr // there is no such file
+		}
+		select {
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
 }
 
 func (d *Driver) note(words ...string) {
@@ -192,7 +214,7 @@ func (d *Driver) note(words ...string) {
 		return
 	}
 	defer file.Close()
-	fmt.Fprintln(file, strings.Join(words, " "))
+	fmt.Fprintln(file, strings.TrimSpace(strings.Join(words, " ")))
 }
 
 // GetPluginInfo implements pb.IdentityServer.

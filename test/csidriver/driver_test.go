@@ -122,7 +122,7 @@ func TestDisturbances(t *testing.T) {
 	err = r.Resume("NodeUnstageVolume")
 	want("resumed", call(time.Minute), codes.OK, err)
 	calls, err := r.Calls()
-	if err != nil || !slices.Contains(calls, "begin NodeUnstageVolume v") || !slices.Contains(calls, "end NodeUnstageVolume v Internal") {
+	if err != nil || !slices.Contains(calls, "begin NodeUnstageVolume v "+filepath.Join(r.root, "stage")) || !slices.Contains(calls, "end NodeUnstageVolume v Internal") {
 		t.Errorf("calls %q, %v", calls, err)
 	}
 }

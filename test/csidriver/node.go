@@ -195,8 +195,11 @@ func (n node) NodeUnpublishVolume(_ context.Context, in *pb.NodeUnpublishVolumeR
 	if err := os.Remove(in.GetTargetPath()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
-	if t, ok, err := n.d.store.get(volumes, in.GetVolumeId()); err != nil || ok && t.Inline {
-		return &pb.NodeUnpublishVolumeResponse{}, errors.Join(err, n.d.store.remove(volumes, in.GetVolumeId()))
+	switch t, ok, err := n.d.store.get(volumes, in.GetVolumeId()); {
+	case err != nil:
+		return nil, err
+	case !ok || t.Inline: // of one that does not exist a kill may have left the files
+		return &pb.NodeUnpublishVolumeResponse{}, n.d.store.remove(volumes, in.GetVolumeId())
 	}
 	return &pb.NodeUnpublishVolumeResponse{}, nil
 }

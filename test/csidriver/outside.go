@@ -52,8 +52,13 @@ func (o Outside) Fail(method, message string) error { return o.set("fail-"+metho
 // Hang has each call of a method wait until Resume or its deadline.
 func (o Outside) Hang(method string) error { return o.set("hang-"+method, "hang") }
 
-// Resume ends Hang.
-func (o Outside) Resume(method string) error { return o.set("hang-"+method, "") }
+// Linger has each call of a method do its work and then wait, without an answer, until Resume or its deadline.
+func (o Outside) Linger(method string) error { return o.set("linger-"+method, "linger") }
+
+// Resume ends Hang and Linger.
+func (o Outside) Resume(method string) error {
+	return errors.Join(o.set("hang-"+method, ""), o.set("linger-"+method, ""))
+}
 
 func (o Outside) set(name, content string) error {
 	path := filepath.Join(o.Data, name)
@@ -66,7 +71,7 @@ func (o Outside) set(name, content string) error {
 	return nil
 }
 
-// Calls are the lines of all calls: begin METHOD VOLUME, and end METHOD VOLUME CODE.
+// Calls are the lines of all calls: begin METHOD VOLUME PATH, and end METHOD VOLUME CODE. Between them are those of Order.
 func (o Outside) Calls() ([]string, error) {
 	data, err := os.ReadFile(filepath.Join(o.Data, "calls.log"))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {

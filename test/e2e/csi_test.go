@@ -137,7 +137,7 @@ func (d *csiDriver) calls(method, handle string) int {
 	if err != nil {
 		d.Fatal(err)
 	}
-	return strings.Count(string(log), "begin "+method+" "+handle+"\n")
+	return strings.Count(string(log), "begin "+method+" "+handle+" ")
 }
 
 // wants compares how often the volume was staged, published, unpublished and unstaged.
