@@ -4,7 +4,7 @@
 //	lab cluster and peer -> pods one at a time, pods together, idle, many, exec -> table
 //
 // With -only proxy it measures only the service proxy (package traffic), which needs no cluster; with -only kubelet,
-// the rest.
+// the rest. With -only csi it measures volumes of a CSI driver, which no other run does.
 //
 // It is not a test: a bad figure is not a failure.
 package main
@@ -55,12 +55,12 @@ func command(ctx context.Context) error {
 	if len(os.Args) > 1 && proxyCommands()[os.Args[1]] != nil {
 		return proxyCommands()[os.Args[1]](os.Args[2:])
 	}
-	only := flag.String("only", "", "measure one `part`: kubelet, scrape, proxy or network")
+	only := flag.String("only", "", "measure one `part`: kubelet, csi, scrape, proxy or network")
 	loads := flag.String("loads", "", "measure only these `loads` of the proxy: bulk,requests,connects,udp,dns,latency,memory")
 	others := flag.String("beside", "", "paths of other builds of the proxy to measure too: `programs` with commas between them")
 	flag.Parse()
-	if !slices.Contains([]string{"", "kubelet", "scrape", "proxy", "network"}, *only) || flag.NArg() > 0 {
-		return fmt.Errorf("unknown argument: -only=%s %s; want -only=kubelet, -only=scrape, -only=proxy or -only=network", *only, flag.Args())
+	if !slices.Contains([]string{"", "kubelet", "csi", "scrape", "proxy", "network"}, *only) || flag.NArg() > 0 {
+		return fmt.Errorf("unknown argument: -only=%s %s; want -only=kubelet, -only=csi, -only=scrape, -only=proxy or -only=network", *only, flag.Args())
 	}
 	root, err := lab.FindRoot()
 	if err != nil {
@@ -77,11 +77,12 @@ func command(ctx context.Context) error {
 			return err
 		}
 	}
-	return run(ctx, root, *only == "scrape")
+	return run(ctx, root, *only)
 }
 
-// run compares the kubelet with its peers or, if alone, measures only the cost of scrapes.
-func run(ctx context.Context, root string, alone bool) error {
+// run compares the kubelet with its peers, or measures only a part: the cost of scrapes, alone, or csi.
+func run(ctx context.Context, root, only string) error {
+	alone := only == "scrape"
 	cluster := lab.New(root, os.Stdout)
 	if err := cluster.Up(ctx); err != nil {
 		return err
@@ -118,6 +119,9 @@ func run(ctx context.Context, root string, alone bool) error {
 		if _, err := agent.pods.remove(ctx); err != nil {
 			return err
 		}
+	}
+	if only == "csi" {
+		return b.csi(ctx)
 	}
 	return b.run(ctx)
 }

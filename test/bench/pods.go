@@ -22,6 +22,8 @@ type pods struct {
 	client kubernetes.Interface
 	node   string
 	image  string
+	// claims are those of pods that have volumes, by the pods' names.
+	claims map[string][]string
 }
 
 // make returns a pod; probed adds an HTTP readiness probe with the API's default times.
@@ -37,6 +39,14 @@ func (p *pods) make(name string, probed bool) *v1.Pod {
 	}
 	if probed {
 		pod.Spec.Containers[0].ReadinessProbe = &v1.Probe{ProbeHandler: v1.ProbeHandler{HTTPGet: &v1.HTTPGetAction{Path: "/", Port: intstr.FromInt32(8080)}}}
+	}
+	main := &pod.Spec.Containers[0]
+	for i, claim := range p.claims[name] {
+		volume := fmt.Sprintf("v%d", i)
+		pod.Spec.Volumes = append(pod.Spec.Volumes, v1.Volume{Name: volume, VolumeSource: v1.VolumeSource{
+			PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim},
+		}})
+		main.VolumeMounts = append(main.VolumeMounts, v1.VolumeMount{Name: volume, MountPath: "/" + volume})
 	}
 	return pod
 }
