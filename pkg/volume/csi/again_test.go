@@ -2,7 +2,10 @@ package csi_test
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
+	"path/filepath"
 	"testing"
 
 	pb "github.com/container-storage-interface/spec/lib/go/csi"
@@ -228,4 +231,38 @@ func TestUnstageWithoutAnswer(t *testing.T) {
 	r.mustClean("a")
 	r.mustClean("b")
 	r.nothingLeft()
+}
+
+// TestUnfinishedRecord: a kill while the node's record is written leaves a file that must not keep the volume's directory.
+func TestUnfinishedRecord(t *testing.T) {
+	for name, recorded := range map[string]bool{"record written again": true, "first record": false} {
+		for _, block := range []bool{false, true} {
+			r := newRig(t)
+			p, dir := r.pod("a"), r.path(stageDir)
+			if block {
+				p, dir = r.device("a"), r.path("plugins/kubernetes.io/csi/volumeDevices/pv/data")
+			}
+			if recorded {
+				r.MustPrepare(p)
+			} else {
+				r.driver.Fail("NodeStageVolume", status.Error(codes.Unavailable, "the connection is lost"))
+				r.mustWait(p, "the connection is lost")
+				if !block { // as it was before the node's record and what follows
+					if err := os.RemoveAll(dir); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			file := filepath.Join(dir, ".vol_data-123")
+			if err := errors.Join(os.MkdirAll(dir, 0o750), os.WriteFile(file, []byte("{"), 0o600)); err != nil {
+				t.Fatal(err)
+			}
+			r.restart()
+			r.mustClean("a")
+			r.nothingLeft()
+			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s, block %v: the directory is still there: %v", name, block, err)
+			}
+		}
+	}
 }

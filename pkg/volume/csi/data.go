@@ -49,6 +49,9 @@ func readData(dir string) (data, error) {
 	return d, nil
 }
 
+// unfinished begins the names of files that writeData has not renamed yet.
+const unfinished = ".vol_data-"
+
 // writeData writes the record in dir, which it makes. It is there as a whole or not at all, whatever happens meanwhile.
 func writeData(dir string, d data) (err error) {
 	b, err := json.Marshal(d)
@@ -58,7 +61,7 @@ func writeData(dir string, d data) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot record a CSI volume: %w", err)
 	}
-	f, err := os.CreateTemp(dir, ".vol_data-*")
+	f, err := os.CreateTemp(dir, unfinished+"*")
 	if err != nil {
 		return fmt.Errorf("cannot record a CSI volume: %w", err)
 	}
@@ -232,6 +235,35 @@ func (t tree) staged() (out []stagedVolume, err error) {
 		}
 	}
 	return out, err
+}
+
+// sweep removes what writeData has left in the node's directories when a kill ended it: otherwise they could not be removed with their volumes. What it
+// has left in a pod's directory goes with that. No record may be written meanwhile.
+func (t tree) sweep() error {
+	drivers, err := names(t.join(pluginsDir))
+	for _, driver := range drivers {
+		volumes, wrong := names(t.join(pluginsDir, driver))
+		err = errors.Join(err, wrong)
+		for _, volume := range volumes {
+			dir := t.join(pluginsDir, driver, volume)
+			if driver == devicesDir {
+				if slices.Contains(deviceDirs, volume) {
+					continue
+				}
+				dir = filepath.Join(dir, "data")
+			}
+			entries, wrong := os.ReadDir(dir)
+			if !errors.Is(wrong, fs.ErrNotExist) {
+				err = errors.Join(err, wrong)
+			}
+			for _, e := range entries {
+				if strings.HasPrefix(e.Name(), unfinished) {
+					err = errors.Join(err, os.Remove(filepath.Join(dir, e.Name())))
+				}
+			}
+		}
+	}
+	return err
 }
 
 // stagedVolume is a volume with a record of the node.

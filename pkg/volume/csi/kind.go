@@ -97,6 +97,9 @@ var _ volume.BlockKind = (*Kind)(nil)
 func New(host volume.Host, parts Parts) *Kind {
 	k := &Kind{host: host, parts: parts, tree: tree(host.Root), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, growing: map[string]bool{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
 	k.turns.Limit, k.inUse.Changed = callTime, parts.Changed
+	if err := k.tree.sweep(); err != nil {
+		klog.ErrorS(err, "Cannot remove unfinished records of CSI volumes; their directories stay")
+	}
 	users, err := k.tree.users()
 	for _, u := range users {
 		if u.undone() {

@@ -356,7 +356,8 @@ func (w *work) removeEmpty(dir string) {
 	}
 }
 
-// forgetPod deletes the pod's record. The rest of the directory goes with the pod's.
+// forgetPod deletes the pod's record. The rest of the directory goes with the pod's. A kill may have left the node's directory of a file system empty:
+// before its record was written, or after it was deleted.
 func (w *work) forgetPod() error {
 	record := w.at.link
 	if record == "" {
@@ -364,6 +365,9 @@ func (w *work) forgetPod() error {
 	}
 	if err := os.Remove(record); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("cannot delete the record of a CSI volume: %w", err)
+	}
+	if w.at.link == "" {
+		_ = os.Remove(w.at.nodeDir) // it fails if there is anything in it
 	}
 	return nil
 }
