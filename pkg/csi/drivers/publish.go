@@ -55,6 +55,9 @@ func (r *Registry) Run(ctx context.Context) error {
 		var again <-chan time.Time
 		if due := p.due(); !due.IsZero() {
 			again = r.parts.Clock.After(max(0, due.Sub(r.parts.Clock.Now())))
+			if !r.parts.Clock.Now().Before(due) { // the clock has jumped since, or this host was suspended
+				continue
+			}
 		}
 		select {
 		case <-ctx.Done():
