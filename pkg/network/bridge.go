@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/winkube/winkube/pkg/network/iptables"
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"
 )

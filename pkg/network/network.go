@@ -33,7 +33,7 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/hns"
-	"github.com/winkube/winkube/pkg/network/iptables"
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/vxlan"

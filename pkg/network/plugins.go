@@ -11,7 +11,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/filewatch"
-	"github.com/winkube/winkube/pkg/network/iptables"
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/wake"
 )

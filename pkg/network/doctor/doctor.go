@@ -15,8 +15,8 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
-	"github.com/winkube/winkube/pkg/network/iptables"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"

@@ -12,8 +12,8 @@ import (
 	"testing"
 
 	"github.com/winkube/winkube/pkg/hns"
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
-	"github.com/winkube/winkube/pkg/network/iptables"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"

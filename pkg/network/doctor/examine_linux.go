@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network/hostnet"
-	"github.com/winkube/winkube/pkg/network/iptables"
 )
 
 // Examine reads the host's part of s, whose Config must be set. It changes nothing; the error lists what could not be read.

@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
-	"github.com/winkube/winkube/pkg/network/iptables"
 	"github.com/winkube/winkube/pkg/vxlan"
 	"github.com/winkube/winkube/pkg/wake"
 )
