@@ -121,7 +121,9 @@ func (p *plan) table(table, name string) *iptables.Chain {
 }
 
 func (p *plan) sorted() (out []iptables.Chain) {
-	slices.SortFunc(p.chains, func(a, b *iptables.Chain) int { return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Name, b.Name)) })
+	slices.SortFunc(p.chains, func(a, b *iptables.Chain) int {
+		return cmp.Or(cmp.Compare(a.Table, b.Table), cmp.Compare(a.Name, b.Name))
+	})
 	for _, c := range p.chains {
 		out = append(out, *c)
 	}
