@@ -51,10 +51,12 @@ const (
 // OfHost returns the Filter of this host. A hanging program fails with command.ErrHung and is not started again for 30 seconds.
 func OfHost() *Filter { return New(command.Patient(command.New(), patience, pause), "/proc/sys") }
 
+// ForwardChain lets all packets of pods pass.
+const ForwardChain = "WINKUBE-FORWARD"
+
 const (
-	forwardChain = "WINKUBE-FORWARD"
-	masqChain    = "WINKUBE-MASQ"
-	directChain  = "WINKUBE-DIRECT"
+	masqChain   = "WINKUBE-MASQ"
+	directChain = "WINKUBE-DIRECT"
 )
 
 // chain is one chain of ours and the jump to it.
@@ -131,10 +133,10 @@ func (f *Filter) family(ctx context.Context, tool string, want []Rules, forwardi
 
 // chainsOf returns our two chains with the rules for want.
 func chainsOf(want []Rules) []chain {
-	forward := chain{table: "filter", base: "FORWARD", name: forwardChain, docker: dockerForwards}
+	forward := chain{table: "filter", base: "FORWARD", name: ForwardChain, docker: dockerForwards}
 	masq := chain{table: "nat", base: "POSTROUTING", name: masqChain}
 	for _, r := range want {
-		forward.jump = "-j " + forwardChain
+		forward.jump = "-j " + ForwardChain
 		forward.rules = append(forward.rules, fmt.Sprintf("-s %s -j ACCEPT", r.PodCIDR), fmt.Sprintf("-d %s -j ACCEPT", r.PodCIDR))
 		if len(r.NonMasquerade) == 0 {
 			continue
@@ -221,7 +223,7 @@ func Compare(want []Rules, saved Saved) (out []Difference) {
 			text := saved[tool+" "+c.table]
 			differs := len(c.diff(text)) > 0
 			out = append(out, Difference{Tool: tool, Chain: c.name, Differs: differs,
-				Dropped: differs && c.name == forwardChain && strings.Contains(text, ":FORWARD DROP")})
+				Dropped: differs && c.name == ForwardChain && strings.Contains(text, ":FORWARD DROP")})
 		}
 	}
 	return out

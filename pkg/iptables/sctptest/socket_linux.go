@@ -1,6 +1,7 @@
 package sctptest
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -22,8 +23,8 @@ var (
 )
 
 const (
-	again   = 100 * time.Millisecond // between two packets without an answer
-	patient = 10                     // packets without an answer until a peer is silent
+	again   = 50 * time.Millisecond // between two packets without an answer
+	patient = 15                    // packets without an answer until a peer is silent
 )
 
 // rawSocket is a raw socket for SCTP of one family, in the network namespace of the thread that opened it.
@@ -136,8 +137,15 @@ func Dial(to netip.AddrPort) (*Association, error) {
 		return nil, err
 	}
 	a := &Association{socket: s, to: to, port: uint16(20000 + rand.IntN(40000)), own: rand.Uint32()>>1 + 1}
-	// A connected socket receives errors that the network reports.
-	if err := unix.Connect(s.fd, sockaddr(to.Addr())); err != nil {
+	err = unix.Connect(s.fd, sockaddr(to.Addr()))
+	if err == nil { // the network's errors come with the packet that caused them
+		if s.four {
+			err = unix.SetsockoptInt(s.fd, unix.SOL_IP, unix.IP_RECVERR, 1)
+		} else {
+			err = unix.SetsockoptInt(s.fd, unix.SOL_IPV6, unix.IPV6_RECVERR, 1)
+		}
+	}
+	if err != nil {
 		a.Close()
 		return nil, fmt.Errorf("cannot connect to %s: %w", to, err)
 	}
@@ -172,30 +180,39 @@ func (a *Association) Close() { unix.Close(a.socket.fd) }
 func (a *Association) exchange(p *packet, want kind) (*packet, error) {
 	p.from, p.to, p.tag = a.port, a.to.Port(), a.tag
 	for range patient {
-		if err := unix.Send(a.socket.fd, p.marshal(), 0); err != nil && !errors.Is(err, unix.EPERM) { // a rule of this host rejects or drops it
-			return nil, refusal(err)
-		}
+		_ = unix.Send(a.socket.fd, p.marshal(), 0) // what a rule of this host rejects is an error here, and one of the network
 		for {
 			got, _, err := a.socket.receive()
-			if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.EINTR) {
+			if errors.Is(err, unix.EAGAIN) {
 				break
 			}
 			if err != nil {
-				return nil, refusal(err)
+				if err := a.refused(); err != nil {
+					return nil, err
+				}
+				continue
 			}
 			if got.from == a.to.Port() && got.to == a.port && got.tag == a.own && got.kind == want {
 				return got, nil
 			}
 		}
+		if err := a.refused(); err != nil {
+			return nil, err
+		}
 	}
 	return nil, ErrSilent
 }
 
-func refusal(err error) error {
-	for _, known := range []error{unix.ECONNREFUSED, unix.ENOPROTOOPT, unix.EHOSTUNREACH, unix.EACCES} {
-		if errors.Is(err, known) {
-			return fmt.Errorf("%w: %v", ErrRefused, err)
+// refused reads the network's errors. Sockets with the same peer get those of each other's packets.
+func (a *Association) refused() error {
+	for {
+		cause := make([]byte, 64)
+		n, _, _, _, err := unix.Recvmsg(a.socket.fd, cause, make([]byte, 256), unix.MSG_ERRQUEUE)
+		if err != nil {
+			return nil
+		}
+		if n >= 4 && binary.BigEndian.Uint16(cause) == a.port && binary.BigEndian.Uint16(cause[2:]) == a.to.Port() {
+			return ErrRefused
 		}
 	}
-	return err
 }

@@ -98,9 +98,10 @@ func jumps() []iptables.Jump {
 	return out
 }
 
-// others recognizes the targets of rules of Docker and kube-proxy, without the administrator's chain.
+// others recognizes the targets of rules of Docker and kube-proxy, without the administrator's chain, and of the
+// kubelet's rules that let all packets of pods pass.
 func others(target string) bool {
-	return target != "DOCKER-USER" && (strings.HasPrefix(target, "DOCKER") || strings.HasPrefix(target, "KUBE-"))
+	return target != "DOCKER-USER" && (strings.HasPrefix(target, "DOCKER") || strings.HasPrefix(target, "KUBE-") || target == iptables.ForwardChain)
 }
 
 // plan collects the chains of one family.
@@ -169,20 +170,27 @@ func (p *plan) front(r *proxy.Route, in, closed *iptables.Chain, at string) {
 		near = r.NearTargets()
 	}
 	from := p.sources(r)
+	target := "ACCEPT" // by no endpoint, and by no rule of others
 	if len(far)+len(near) > 0 {
-		name := prefix + "-" + hash(r.Key().String())
-		c := p.table("nat", name)
-		for _, source := range from {
-			in.Rules = append(in.Rules, source+at+port+" -j "+name)
-		}
+		c := p.table("nat", prefix+"-"+hash(r.Key().String()))
+		target = c.Name
 		c.Rules = append(c.Rules, "-j "+clientChain)
 		if !slices.Equal(far, near) {
-			n := p.table("nat", name+"-N")
+			n := p.table("nat", c.Name+"-N")
 			p.spread(r, n, near)
 			c.Rules = append(c.Rules, fmt.Sprintf("-m connmark --mark %#x/%#x -j %s", nearBit, nearBit, n.Name))
 		}
 		p.spread(r, c, far)
 		p.endpoints(r, far, near)
+		if len(far) == 0 {
+			c.Rules = append(c.Rules, "-j ACCEPT")
+		}
+	}
+	for _, source := range from {
+		in.Rules = append(in.Rules, source+at+port+" -j "+target)
+	}
+	if len(r.Sources) > 0 {
+		in.Rules = append(in.Rules, at+port+" -j ACCEPT")
 	}
 	reject := "REJECT --reject-with " + map[bool]string{true: "icmp-proto-unreachable", false: "icmp6-port-unreachable"}[p.four]
 	if len(far) == 0 && r.Drop {
