@@ -127,7 +127,7 @@ func (r *Relay) setAddresses(ctx context.Context, ranges []netip.Prefix) []error
 func (r *Relay) noteClients(want *proxy.Table, changed []proxy.ServiceName) (set bool) {
 	before := len(r.hidden) > 0
 	for _, name := range changed {
-		if !slices.ContainsFunc(want.Of(name), func(route proxy.Route) bool { return route.KeepClient }) {
+		if !slices.ContainsFunc(want.Of(name), func(route proxy.Route) bool { return route.KeepClient && !r.beside(&route) }) {
 			delete(r.hidden, name)
 		} else if _, ok := r.hidden[name]; !ok {
 			r.hidden[name] = false

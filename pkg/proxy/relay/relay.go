@@ -31,6 +31,8 @@ type Config struct {
 	Addresses Addresses
 	// NodePorts limits the host's addresses that serve node ports; empty: all of them, including loopback.
 	NodePorts []netip.Prefix
+	// SCTPBeside says that another back end serves SCTP on this host. The relay then only makes ClusterIPs local for it.
+	SCTPBeside bool
 	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live
 	// at most 10 s.
 	UDPIdle time.Duration
@@ -197,6 +199,9 @@ func (r *Relay) take(want *proxy.Table, changed []proxy.ServiceName) (dirty map[
 	for _, name := range changed {
 		routes := want.Of(name)
 		for i := range routes {
+			if r.beside(&routes[i]) && routes[i].Kind != proxy.ClusterIP {
+				continue
+			}
 			key := portOf(&routes[i])
 			dirty[key] = struct{}{}
 			if r.wanted[key] == nil {
@@ -248,7 +253,15 @@ func (r *Relay) serve(dirty map[Port]struct{}) (errs []error) {
 	return errs
 }
 
+// beside reports whether another back end serves a Route.
+func (r *Relay) beside(route *proxy.Route) bool {
+	return r.cfg.SCTPBeside && route.Protocol == v1.ProtocolSCTP
+}
+
 func (r *Relay) serveOne(key Port, route *proxy.Route) error {
+	if r.beside(route) {
+		return r.addrErrs[key.Addr.Addr()]
+	}
 	if key.Protocol != v1.ProtocolTCP && key.Protocol != v1.ProtocolUDP {
 		return fmt.Errorf("protocol %s cannot be relayed: want TCP or UDP", key.Protocol)
 	}

@@ -2,6 +2,7 @@ package relay
 
 import (
 	"context"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
@@ -138,5 +139,26 @@ func TestRanges(t *testing.T) {
 	table.ServiceRanges = nil
 	if err := r.Sync(t.Context(), table, []proxy.ServiceName{}); err != nil || len(host.last.Ranges) > 0 {
 		t.Errorf("without ranges: %v, %v", host.last.Ranges, err)
+	}
+}
+
+// TestSCTPBeside: if another back end serves SCTP, the relay complains about nothing and holds only ClusterIPs for it.
+func TestSCTPBeside(t *testing.T) {
+	route := func(kind proxy.Kind, front string) proxy.Route {
+		return proxy.Route{Service: proxy.ServicePortName{ServiceName: proxy.ServiceName{Namespace: "a", Name: "x"}}, Kind: kind, Protocol: v1.ProtocolSCTP,
+			Front: netip.MustParseAddrPort(front), KeepClient: kind != proxy.ClusterIP, Backends: []proxy.Endpoint{{Addr: netip.MustParseAddrPort("10.1.0.1:7")}}}
+	}
+	table := &proxy.Table{Routes: []proxy.Route{route(proxy.ClusterIP, "10.96.0.9:80"), route(proxy.ExternalIP, "203.0.113.9:80"), route(proxy.NodePort, "0.0.0.0:30080")}}
+	for beside, want := range map[bool]string{true: "[10.96.0.9], 0 errors, 0 warnings", false: "[10.96.0.9 203.0.113.9], 3 errors, 1 warnings"} {
+		a, warnings := &answering{}, 0
+		r := New(Goroutines, Config{Addresses: a, SCTPBeside: beside, Clock: clock.RealClock{}, Warn: func(proxy.ServiceName, string, string) { warnings++ }})
+		errs, _ := proxy.RouteErrors(r.Sync(t.Context(), table, nil))
+		if got := fmt.Sprintf("%v, %d errors, %d warnings", a.last.Addresses, len(errs), warnings); got != want {
+			t.Errorf("beside %t: %s, want %s", beside, got, want)
+		}
+		if err := r.Sync(t.Context(), &proxy.Table{}, []proxy.ServiceName{{Namespace: "a", Name: "x"}}); err != nil || len(a.last.Addresses) > 0 {
+			t.Errorf("beside %t, removed: %v, %v", beside, err, a.last.Addresses)
+		}
+		r.Close()
 	}
 }
