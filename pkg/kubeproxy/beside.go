@@ -7,8 +7,8 @@ import (
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
-// Beside serves the same fronts with two back ends, for different clients. First is the faster one: it handles clients
-// on this host before Rest sees them.
+// Beside serves with two back ends: the same fronts for different clients, or fronts of different protocols. Each of them
+// gets the whole Table. First is the faster one.
 type Beside struct{ First, Rest proxy.Backend }
 
 // Sync implements proxy.Backend.

@@ -11,7 +11,7 @@ import (
 )
 
 // paired are the packages that may have files for one system, in pairs.
-var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "pkg/proxy/connect", "pkg/record", "pkg/otherproxy", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench", "test/csidriver"}
+var paired = []string{"pkg/cri", "pkg/command", "pkg/host", "pkg/daemon", "pkg/hns", "pkg/hcs", "pkg/cgroup", "pkg/disk", "pkg/docker", "pkg/volume", "pkg/network", "pkg/routes", "pkg/proxy/relay", "pkg/proxy/connect", "pkg/proxy/packets", "pkg/iptables", "pkg/record", "pkg/otherproxy", "cmd/kubelet/app", "cmd/kube-proxy/app", "test/bench", "test/csidriver"}
 
 // lonely are files for one system whose counterpart would be empty.
 var lonely = map[string]string{
@@ -47,6 +47,8 @@ var lonely = map[string]string{
 	"pkg/proxy/connect/host_linux.go":            proxyConnect,
 	"pkg/proxy/connect/kernel_linux.go":          proxyConnect,
 	"pkg/proxy/connect/program_linux.go":         proxyConnect,
+	"pkg/proxy/packets/host_linux.go":            "what rules of iptables need of the host; Windows has no iptables",
+	"pkg/iptables/sctptest/socket_linux.go":      "raw sockets for tests of iptables; Windows has none",
 	"pkg/proxy/relay/tuning/tuning_linux.go":     "the settings that the epoll plane wants; Windows has none of them",
 	"pkg/proxy/relay/nstest/neighbours_linux.go": "network namespaces for tests; Windows has none",
 	"pkg/proxy/relay/nstest/nstest_linux.go":     "network namespaces for tests; Windows has none",

@@ -198,7 +198,7 @@ func (o *options) prepare(fs *pflag.FlagSet) (*wiring, error) {
 
 // cleanup removes what previous proxies left on this host.
 func (w *wiring) cleanup(ctx context.Context) error {
-	return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), removeConnect(w.settings.connectCgroup), untune(), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil), forget(w.settings.windows))
+	return errors.Join(w.settings.cleanup(ctx, newSystem()), w.remove(ctx), removeConnect(w.settings.connectCgroup), removePackets(ctx), untune(), routes.Cleanup(ctx, w.table), w.settings.tellKubelet(nil), forget(w.settings.windows))
 }
 
 // clientConfig returns the client configuration for the API server.

@@ -240,17 +240,23 @@ func (s *settings) newBackEnd(base *kubeproxy.Base, sys system, addresses relay.
 		base.Registry.MustRegister(balancer.Collectors()...)
 		first, serves = balancer, balancer.Serves
 	}
+	sctp := newPackets(addresses, s.nodePorts)
+	config.SCTPBeside = sctp != nil
 	r := relay.New(newPlane(), config)
 	base.Registry.MustRegister(r.Collectors()...)
+	out := backEnd{r, r.Close}
 	switch {
 	case s.backEnd == byConnect:
 		c := connect.New(connectKernel(s.connectCgroup), connect.Limits{})
 		base.Registry.MustRegister(c.Collectors()...)
-		return backEnd{kubeproxy.Beside{First: c, Rest: r}, func() { c.Close(); r.Close() }}
-	case first == nil:
-		return backEnd{r, r.Close}
+		out = backEnd{kubeproxy.Beside{First: c, Rest: r}, func() { c.Close(); r.Close() }}
+	case first != nil:
+		out.Backend = kubeproxy.NewSplit(first, r, serves)
 	}
-	return backEnd{kubeproxy.NewSplit(first, r, serves), r.Close}
+	if sctp != nil { // last, because a program that hangs delays it
+		out.Backend = kubeproxy.Beside{First: out.Backend, Rest: sctp}
+	}
+	return out
 }
 
 // dynamicPorts reads the dynamic TCP ports and the excluded ranges from netsh.

@@ -2,18 +2,23 @@ package app
 
 import (
 	"context"
+	"net/netip"
 	"runtime"
+	"time"
 
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/connect"
+	"github.com/winkube/winkube/pkg/proxy/packets"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
 	"github.com/winkube/winkube/pkg/proxy/relay/epoll"
 	"github.com/winkube/winkube/pkg/proxy/relay/tuning"
 )
 
-// newSystem returns an empty system: Linux is served by sockets alone.
+// newSystem returns an empty system.
 func newSystem() system { return system{} }
 
 // loops returns the number of loops of the relay's plane: one for each processor that this program may use, before tune
@@ -28,6 +33,23 @@ func connectKernel(cgroup string) connect.Kernel { return connect.NewKernel(cgro
 
 // removeConnect removes connectKernel's BPF programs and maps.
 func removeConnect(cgroup string) error { return connect.NewKernel(cgroup).Remove() }
+
+// iptables-restore waits up to 5 s for other writers. A hung program delays Services for iptablesPatience, once in
+// iptablesPause.
+const (
+	iptablesPatience = 10 * time.Second
+	iptablesPause    = 30 * time.Second
+)
+
+// newPackets returns the back end for SCTP, which the relay cannot serve.
+func newPackets(addresses relay.Addresses, nodePorts []netip.Prefix) proxy.Backend {
+	return packets.New(packets.Config{Run: command.Patient(command.New(), iptablesPatience, iptablesPause), Host: packets.NewHost(), Addresses: addresses, NodePorts: nodePorts})
+}
+
+// removePackets removes the rules of newPackets.
+func removePackets(ctx context.Context) error {
+	return packets.New(packets.Config{Run: command.Patient(command.New(), iptablesPatience, iptablesPause), Host: packets.NewHost()}).Remove(ctx)
+}
 
 // tune changes the settings of this program and its host that the plane needs, and logs each of them.
 func tune() {

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"time"
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/netsh"
 	"github.com/winkube/winkube/pkg/network/hostnet"
+	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/connect"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/addresses"
@@ -23,6 +25,11 @@ func newPlane() relay.NewPlane { return relay.Goroutines }
 func connectKernel(string) connect.Kernel { return nil }
 
 func removeConnect(string) error { return nil }
+
+// newPackets returns nil: Windows has no packet filter that could serve SCTP.
+func newPackets(relay.Addresses, []netip.Prefix) proxy.Backend { return nil }
+
+func removePackets(context.Context) error { return nil }
 
 // tune changes nothing: the relay needs no other settings on Windows.
 func tune() {}
