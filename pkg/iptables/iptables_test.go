@@ -31,7 +31,12 @@ func newModel() *model {
 }
 
 func (m *model) install(f *commandtest.Runner, name string) {
-	f.Install(name+"-save", func(_ []byte, args []string) ([]byte, error) { return []byte(m.save(args[1])), nil })
+	f.Install(name+"-save", func(_ []byte, args []string) ([]byte, error) {
+		if len(args) == 0 {
+			return []byte(m.save("filter") + m.save("nat") + m.save("raw")), nil
+		}
+		return []byte(m.save(args[1])), nil
+	})
 	f.Install(name+"-restore", func(stdin []byte, args []string) ([]byte, error) {
 		if strings.Join(args, " ") != "--noflush -w 5" {
 			return nil, commandtest.Exit(2, "bad arguments")
