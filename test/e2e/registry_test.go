@@ -78,12 +78,17 @@ func listenOn(node *lab.Host, addr string) (listener net.Listener, err error) {
 
 // within runs do in a node's network: a socket stays in the network in which it was opened.
 func within(node *lab.Host, do func() error) (err error) {
+	return withinNetwork("/run/netns/"+node.Namespace(), do)
+}
+
+// withinNetwork runs do in the network namespace that a file stands for.
+func withinNetwork(path string, do func() error) (err error) {
 	done := make(chan struct{})
 	go func() { // its thread is in the other network and ends with it
 		defer close(done)
 		runtime.LockOSThread()
 		var network netns.NsHandle
-		if network, err = netns.GetFromPath("/run/netns/" + node.Namespace()); err != nil {
+		if network, err = netns.GetFromPath(path); err != nil {
 			return
 		}
 		defer network.Close()
