@@ -4,7 +4,7 @@ import "github.com/winkube/winkube/pkg/daemon"
 
 // Why settings of upstream's kube-proxy have no effect here.
 const (
-	noNAT         = "the proxy relays connections or uses HNS, and writes no NAT or IPVS rules"
+	noNAT         = "the proxy relays connections or uses HNS; its NAT rules are for SCTP alone"
 	noConntrack   = "the proxy relays connections itself and does not use connection tracking"
 	noLogStream   = "all of the log goes to standard error or --log-file"
 	noCadvisor    = "there is no cAdvisor"
