@@ -21,7 +21,7 @@ import (
 // pauseUser is the user of a pod's first process, which needs no rights. Upstream's image has the same number.
 const pauseUser = "65535:65535"
 
-// hostPrograms are links by which a container finds the host's nft and iptables-save: build/kubernetes/proxy-daemonset.yaml mounts the host's /usr at /usr.
+// hostPrograms are links by which a container finds the host's nft and iptables: build/kubernetes/proxy-daemonset.yaml mounts the host's /usr at /usr.
 var hostPrograms = []file{{"bin", fs.ModeSymlink, []byte("usr/bin")}, {"lib", fs.ModeSymlink, []byte("usr/lib")}, {"lib64", fs.ModeSymlink, []byte("usr/lib64")},
 	{"sbin", fs.ModeSymlink, []byte("usr/sbin")}}
 
