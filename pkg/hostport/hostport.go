@@ -2,6 +2,7 @@
 // ipvlan, Windows networks), to pods on a CNI network whose plugins do not map ports, or to an address family that the engine omits.
 //
 //	pod.Observed --Routes--> proxy.Table --> proxy.Backend, in the kubelet: sockets
+//	                                     --> Rules, on the kubelet's own bridge: packet filter
 //
 // Routes is pure. It reads the ports from the engine's data (labels of the pods' sandboxes), so that a restarted agent serves them before
 // it has reached the API server.
@@ -46,6 +47,8 @@ const (
 type Config struct {
 	// Backend serves a Table in which each pod is a Service named by namespace and UID.
 	Backend proxy.Backend
+	// Rules lead clients past the Backend; nil: there are none.
+	Rules *Rules
 	// Event records an Event on a pod. It must not block.
 	Event func(namespace, name, uid, kind, reason, message string)
 	Clock clock.WithTicker
@@ -59,6 +62,12 @@ type Manager struct {
 	mu   sync.Mutex
 	pods map[types.UID]served
 	seen uint64 // number of pods so far
+	// found says that the pods of a former agent are known, and unsure are those of them whose addresses are not: rules that
+	// this agent did not write stay until each is.
+	found  bool
+	unsure map[types.UID]bool
+
+	compared time.Time // when the host's rules were last compared; only Run uses it
 
 	reported map[proxy.ServiceName]string // content of the last Event on each pod: what is not served; only Run uses it
 }
@@ -74,13 +83,14 @@ var _ pod.HostPorts = (*Manager)(nil)
 
 // New returns a Manager. It serves nothing before Run.
 func New(cfg Config) *Manager {
-	return &Manager{cfg: cfg, wake: wake.New(), pods: map[types.UID]served{}, reported: map[proxy.ServiceName]string{}}
+	return &Manager{cfg: cfg, wake: wake.New(), pods: map[types.UID]served{}, unsure: map[types.UID]bool{}, reported: map[proxy.ServiceName]string{}}
 }
 
 // Serve implements pod.HostPorts.
 func (m *Manager) Serve(uid types.UID, o pod.Observed) {
 	routes := Routes(uid, o)
 	m.mu.Lock()
+	settled := m.settle(uid, o)
 	before, known := m.pods[uid]
 	had := before.routes
 	if len(routes) == 0 {
@@ -93,9 +103,27 @@ func (m *Manager) Serve(uid types.UID, o pod.Observed) {
 		m.pods[uid] = served{o.Namespace, o.Name, string(uid), before.order, routes}
 	}
 	m.mu.Unlock()
-	if slices.EqualFunc(had, routes, func(a, b proxy.Route) bool { return a.Equal(&b) }) {
-		return
+	if settled || !slices.EqualFunc(had, routes, func(a, b proxy.Route) bool { return a.Equal(&b) }) {
+		m.wake.Send()
 	}
+}
+
+// settle records whether a pod of a former agent has its addresses, and returns whether that was the last to wait for.
+func (m *Manager) settle(uid types.UID, o pod.Observed) bool {
+	if ports, addresses := owner(o); len(ports) > 0 && len(addresses) == 0 && (!m.found || m.unsure[uid]) {
+		m.unsure[uid] = true
+		return false
+	}
+	waited := len(m.unsure) > 0
+	delete(m.unsure, uid)
+	return waited && len(m.unsure) == 0
+}
+
+// FoundAll implements pod.HostPorts.
+func (m *Manager) FoundAll() {
+	m.mu.Lock()
+	m.found = true
+	m.mu.Unlock()
 	m.wake.Send()
 }
 
@@ -181,19 +209,49 @@ func (m *Manager) Run(ctx context.Context) error {
 // sync serves what is wanted now, and reports the pods whose ports cannot be served. It returns false if there are any.
 func (m *Manager) sync(ctx context.Context) bool {
 	m.mu.Lock()
-	pods := maps.Clone(m.pods)
+	pods, sure := maps.Clone(m.pods), m.found && len(m.unsure) == 0
 	m.mu.Unlock()
 	table, taken := tableOf(pods)
 	asked := map[proxy.ServiceName]served{}
 	for _, p := range pods {
 		asked[p.routes[0].Service.ServiceName] = p
 	}
-	failed, other := complaints(errors.Join(append(taken, m.cfg.Backend.Sync(ctx, table, nil))...))
+	err := errors.Join(append(taken, m.cfg.Backend.Sync(ctx, table, nil))...)
+	if m.cfg.Rules != nil && sure {
+		err = errors.Join(err, m.lead(ctx, table, err))
+	}
+	failed, other := complaints(err)
 	if other != nil && ctx.Err() == nil {
 		klog.ErrorS(other, "Cannot serve all hostPorts", "retryIn", retry)
 	}
 	m.report(asked, failed)
 	return other == nil && len(failed) == 0
+}
+
+// lead writes the rules for what the Backend serves. SCTP has rules alone, so that without them it is not served.
+func (m *Manager) lead(ctx context.Context, table *proxy.Table, err error) error {
+	not := map[proxy.FrontKey]bool{}
+	failed, _ := proxy.RouteErrors(err)
+	for _, e := range failed {
+		not[e.Route.Key()] = true
+	}
+	routes := slices.DeleteFunc(slices.Clone(table.Routes), func(r proxy.Route) bool { return not[r.Key()] })
+	now := m.cfg.Clock.Now()
+	compare := now.Sub(m.compared) >= recheck
+	if compare {
+		m.compared = now
+	}
+	wrong := m.cfg.Rules.Set(ctx, routes, compare)
+	if wrong == nil {
+		return nil
+	}
+	errs := []error{wrong}
+	for _, r := range routes {
+		if r.Protocol == v1.ProtocolSCTP {
+			errs = append(errs, &proxy.RouteError{Route: r, Err: wrong})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // tableOf is the pods' routes. A front that several pods want goes to the first pod; the others get errors.

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
+	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/hostport"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/hostnet"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/report"
 	"github.com/winkube/winkube/pkg/vxlan"
@@ -49,19 +52,35 @@ func hostAddresses(nodeIPs []netip.Addr) (published, allowed func() ([]netip.Add
 }
 
 // hostPorts serves the hostPorts that the engine does not publish, through the relay that serves the proxy's node ports. A hostPort without
-// an address is served on the node's addresses and on loopback. Other addresses of the host may belong to Services.
+// an address is served on the node's addresses and on loopback. Other addresses of the host may belong to Services. On the bridge of pods'
+// interfaces that the kubelet makes, rules of the packet filter lead clients past the relay.
 type hostPorts struct {
 	*hostport.Manager
 	relay *relay.Relay
 }
 
-func newHostPorts(nodeIPs []netip.Addr, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
+func newHostPorts(nodeIPs []netip.Addr, rules *hostport.Rules, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
 	at := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 	for _, addr := range nodeIPs {
 		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
 	}
-	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, Clock: clock.RealClock{}}) // the proxy's relay may use half of the ports
-	return hostPorts{hostport.New(hostport.Config{Backend: backend, Event: event, Clock: clock.RealClock{}}), backend}
+	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, SCTPBeside: rules.Serve(), Clock: clock.RealClock{}}) // the proxy's relay may use half of the ports
+	return hostPorts{hostport.New(hostport.Config{Backend: backend, Rules: rules, Event: event, Clock: clock.RealClock{}}), backend}
+}
+
+// iptables-restore waits up to 5 s for other writers. A hung program delays hostPorts for rulesPatience, once in rulesPause.
+const (
+	rulesPatience = 10 * time.Second
+	rulesPause    = 30 * time.Second
+)
+
+// hostPortRules are the packet filter rules of hostPorts; nil on Windows. Without interfaces of the kubelet's they are only removed.
+func hostPortRules(cfg Config) *hostport.Rules {
+	if cfg.Platform.OS == "windows" {
+		return nil
+	}
+	return hostport.NewRules(hostport.RulesConfig{Run: command.Patient(command.New(), rulesPatience, rulesPause), Bridge: cfg.Network.PodBridge(), NodeIPs: cfg.NodeIPs,
+		Forget: hostnet.ForgetFlows})
 }
 
 // Run serves until ctx ends.

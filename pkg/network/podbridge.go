@@ -27,6 +27,14 @@ const (
 // ownsLinks says whether the kubelet creates the pods' interfaces on Linux.
 func (cfg Config) ownsLinks() bool { return cfg.Interfaces == ByKubelet }
 
+// PodBridge names the bridge of the interfaces that the kubelet creates; "": it creates none.
+func (cfg Config) PodBridge() string {
+	if cfg.ownsLinks() {
+		return bridgeName
+	}
+	return ""
+}
+
 // CheckInterfaces rejects an unknown Interfaces, or one that the mode does not support.
 func (cfg Config) CheckInterfaces() error {
 	switch {

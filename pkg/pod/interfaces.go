@@ -131,6 +131,8 @@ type Attacher interface {
 type HostPorts interface {
 	// Serve makes exactly the HostPorts of observed lead to the pod from now on. A zero observed removes them all. It does not block.
 	Serve(uid types.UID, observed Observed)
+	// FoundAll says that Serve was called for every pod that a former agent left on this node. It does not block.
+	FoundAll()
 }
 
 // StatusWriter writes statuses to the API server. Calls block until done or until ctx ends. The caller retries.

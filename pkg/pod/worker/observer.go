@@ -137,4 +137,7 @@ func (p *Parts) exposeAll(found map[types.UID]pod.Observed) {
 	for uid, observed := range found {
 		p.expose(uid, observed.With(p.attachments(orphanPod(uid, observed), observed)))
 	}
+	if p.HostPorts != nil {
+		p.HostPorts.FoundAll()
+	}
 }
