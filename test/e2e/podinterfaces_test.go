@@ -124,10 +124,17 @@ func TestPodInterfaces(t *testing.T) {
 		}
 	}
 	answers := func(ctx context.Context) error {
-		_, err := ask(ctx, other, "http://"+node.Addr.String()+":18083/")
+		got, err := ask(ctx, other, "http://"+node.Addr.String()+":18083/client-ip")
+		if err == nil && !strings.HasPrefix(got, other.Addr.String()+":") {
+			err = fmt.Errorf("the pod sees %s, want %s", got, other.Addr)
+		}
 		return err
 	}
 	s.eventually(time.Minute, "the hostPort answers", answers)
+	s.must(node.Process("kubelet").Kill9(t.Context()))
+	s.must(answers(t.Context())) // without the kubelet
+	s.must(node.Process("kubelet").Start(t.Context()))
+	s.hostPortWithoutPause(node, answers)
 	if now := s.get("before"); now.Status.PodIP != before.Status.PodIP || now.Status.ContainerStatuses[0].ContainerID != before.Status.ContainerStatuses[0].ContainerID {
 		t.Errorf("the pod that was there was %v and is %v", before.Status, now.Status)
 	}
@@ -137,6 +144,18 @@ func TestPodInterfaces(t *testing.T) {
 	s.damagedInterface(node, after)
 	s.restartedSandbox(node, after)
 	s.eventually(time.Minute, "the hostPort answers", answers)
+}
+
+// hostPortWithoutPause asks until the node's new kubelet is ready: it keeps the rules that it finds.
+func (s *space) hostPortWithoutPause(node *lab.Host, answers func(context.Context) error) {
+	s.Helper()
+	s.eventually(time.Minute, "the kubelet is ready", func(ctx context.Context) error {
+		if err := answers(ctx); err != nil {
+			s.Errorf("the hostPort while the kubelet starts: %v", err)
+		}
+		_, err := ask(ctx, node, "http://127.0.0.1:10248/healthz")
+		return err
+	})
 }
 
 // inPod requests a URL from a container's network.
