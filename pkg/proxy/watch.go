@@ -3,6 +3,7 @@ package proxy
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -191,6 +192,7 @@ func trim(object any) (any, error) {
 		o.Labels = keep(o.Labels, discovery.LabelServiceName, labelProxyName, labelHeadless)
 		o.Annotations = keep(o.Annotations, v1.EndpointsLastChangeTriggerTime)
 		o.GenerateName, o.UID = "", ""
+		o.Endpoints = slices.Clone(o.Endpoints) // without the room that decoding left, nearly half with five endpoints
 		for i := range o.Endpoints {
 			e := &o.Endpoints[i]
 			e.TargetRef, e.Zone, e.Hostname = nil, nil, nil
