@@ -13,6 +13,7 @@ import (
 	pb "github.com/container-storage-interface/spec/lib/go/csi"
 	v1 "k8s.io/api/core/v1"
 
+	"github.com/winkube/winkube/test/csidriver"
 	"github.com/winkube/winkube/test/lab"
 )
 
@@ -123,11 +124,21 @@ func TestCSIBlock(t *testing.T) {
 	if data, err := os.ReadFile(image); err != nil || !strings.HasPrefix(string(data), "written") {
 		t.Errorf("the device's file begins with %q, %v", data[:min(len(data), 20)], err)
 	}
-	if devices, err := d.node.Command(context.Background(), "losetup", "--associated", image).Output(); err != nil || len(devices) > 0 {
-		t.Errorf("left: %s, %v", devices, err)
-	}
-	if left := d.left(); len(left) > 0 {
-		t.Errorf("left:\n%s", strings.Join(left, "\n"))
-	}
+	// The API server removes a pod that has ended without waiting for the kubelet.
+	s.eventually(60*time.Second, "the volume is unstaged", func(ctx context.Context) error {
+		devices, err := d.node.Command(ctx, "losetup", "--associated", image).Output()
+		if err != nil || len(devices) > 0 {
+			return fmt.Errorf("%s, %v", devices, err)
+		}
+		lines, err := d.outside().Calls()
+		if err != nil {
+			return err
+		}
+		_, inUse := csidriver.Order(lines)
+		if left := append(inUse, d.left()...); len(left) > 0 {
+			return errors.New(strings.Join(left, "\n"))
+		}
+		return nil
+	})
 	d.inOrder()
 }
