@@ -67,6 +67,7 @@ type Manager struct {
 	found  bool
 	unsure map[types.UID]bool
 
+	said     string    // the last error that is no pod's, which is logged once; only Run uses it
 	compared time.Time // when the host's rules were last compared; only Run uses it
 
 	reported map[proxy.ServiceName]string // content of the last Event on each pod: what is not served; only Run uses it
@@ -221,8 +222,11 @@ func (m *Manager) sync(ctx context.Context) bool {
 		err = errors.Join(err, m.lead(ctx, table, err))
 	}
 	failed, other := complaints(err)
-	if other != nil && ctx.Err() == nil {
-		klog.ErrorS(other, "Cannot serve all hostPorts", "retryIn", retry)
+	if other == nil {
+		m.said = ""
+	} else if text := other.Error(); text != m.said && ctx.Err() == nil {
+		m.said = text
+		klog.ErrorS(other, "Cannot serve all hostPorts; trying again", "every", retry)
 	}
 	m.report(asked, failed)
 	return other == nil && len(failed) == 0

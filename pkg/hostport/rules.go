@@ -147,15 +147,10 @@ func rulesOf(routes []proxy.Route, nodeIPs []netip.Addr, bridge string, four boo
 	for _, j := range []iptables.Jump{
 		{Base: "PREROUTING", To: portsChain, Match: local}, {Base: "OUTPUT", To: portsChain, Match: local}, {Base: "POSTROUTING", To: leaveChain},
 	} {
-		j.Table, j.Before = "nat", othersRules
+		j.Table, j.Before = "nat", iptables.OfOthers
 		set.Jumps = append(set.Jumps, j)
 	}
 	return set
-}
-
-// othersRules recognizes the targets of rules of Docker and kube-proxy, without the administrator's chain.
-func othersRules(target string) bool {
-	return target != "DOCKER-USER" && (strings.HasPrefix(target, "DOCKER") || strings.HasPrefix(target, "KUBE-"))
 }
 
 func single(addr netip.Addr) string { return netip.PrefixFrom(addr, addr.BitLen()).String() }

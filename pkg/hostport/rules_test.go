@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	clocktest "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/proxy"
 )
@@ -74,7 +75,7 @@ nat POSTROUTING  > WINKUBE-HOSTPORT-LEAVE
 		}
 	}
 	for target, want := range map[string]bool{"DOCKER": true, "DOCKER-USER": false, "KUBE-SERVICES": true, "WINKUBE-SCTP": false} {
-		if othersRules(target) != want {
+		if iptables.OfOthers(target) != want {
 			t.Errorf("%s: %t", target, !want)
 		}
 	}

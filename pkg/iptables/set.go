@@ -33,6 +33,11 @@ type Set struct {
 	Jumps  []Jump // at most one from each built-in chain
 }
 
+// OfOthers recognizes the targets of rules of Docker and kube-proxy, without the administrator's chain.
+func OfOthers(target string) bool {
+	return target != "DOCKER-USER" && (strings.HasPrefix(target, "DOCKER") || strings.HasPrefix(target, "KUBE-"))
+}
+
 // Keeper keeps a Set in the host's packet filter: it lists once, compares, and writes the difference. Every chain whose
 // name begins with its prefix is its own. Use it from one goroutine.
 type Keeper struct {

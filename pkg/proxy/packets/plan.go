@@ -101,7 +101,7 @@ func jumps() []iptables.Jump {
 // others recognizes the targets of rules of Docker and kube-proxy, without the administrator's chain, and of the
 // kubelet's rules that let all packets of pods pass.
 func others(target string) bool {
-	return target != "DOCKER-USER" && (strings.HasPrefix(target, "DOCKER") || strings.HasPrefix(target, "KUBE-") || target == iptables.ForwardChain)
+	return iptables.OfOthers(target) || target == iptables.ForwardChain
 }
 
 // plan collects the chains of one family.
