@@ -90,6 +90,25 @@ func (c *Cluster) LoadMetalLB(ctx context.Context) error {
 // MetalLBImage returns the image of one of MetalLB's programs, speaker or controller.
 func MetalLBImage(program string) string { return "winkube/metallb-" + program + ":0.15.2" }
 
+// kubeRouter enforces NetworkPolicies; a test runs it.
+var kubeRouter = tool{
+	module: "kube-router", packages: []string{"github.com/cloudnativelabs/kube-router/v2/cmd/kube-router"}, names: []string{"kube-router"}, ldflags: "-s -w",
+}
+
+// KubeRouterImage is kube-router without the programs that it runs: the host's /usr and /etc/alternatives have them.
+const KubeRouterImage = "winkube/kube-router:2.1.0"
+
+// LoadKubeRouter installs ipset, builds kube-router and loads its image into every node's engine.
+func (c *Cluster) LoadKubeRouter(ctx context.Context) error {
+	if err := c.logged(ctx, "packages", c.Root, nil, "hack/ensure-packages.sh", "policy"); err != nil {
+		return err
+	}
+	if err := c.buildTool(ctx, kubeRouter); err != nil {
+		return err
+	}
+	return c.upImage(ctx, image{name: KubeRouterImage, program: "kube-router", entrypoint: []string{"/kube-router"}, hostPrograms: true}, c.Tools, c.Nodes)
+}
+
 // Build builds what is missing or outdated: the control plane, etcd, CoreDNS, the images' programs, and kubelet and proxy.
 func (c *Cluster) Build(ctx context.Context) error {
 	if err := c.buildTools(ctx); err != nil {
