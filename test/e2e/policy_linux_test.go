@@ -77,7 +77,7 @@ func (s *space) policyAllows(from string, addresses []string, want bool) {
 			out, err := cluster.Kubectl(ctx, "exec", "-n", s.name, from, "--", "/sample", "get", "http://"+address+"/client-ip")
 			switch {
 			case (err == nil) != want:
-				return fmt.Errorf("answer %q, %w", out, err)
+				return fmt.Errorf("answer %q, error %v", out, err)
 			case err == nil && !strings.HasPrefix(strings.TrimSpace(out), own+":"):
 				return fmt.Errorf("the server sees %q, want %s", strings.TrimSpace(out), own)
 			case err != nil && !strings.Contains(err.Error()+out, "refused"): // kube-router rejects
