@@ -27,6 +27,7 @@ var classes = []class{
 	{name: regexp.MustCompile(`ntfs|\(xfs\)|\(ext[34]\)`), reason: "a driver that formats file systems"},
 	{name: regexp.MustCompile(`SELinux`), reason: "a kernel with SELinux"},
 	{name: regexp.MustCompile(`\[Feature:(Gce|GKE|Cloud|LoadBalancer|Ingress|Scal|Cluster|Bootstrap|Reboot|StatefulSet|Performance|Regular|KubeProxyDaemonSet|NodeLogQuery|Kubelet|NoSNAT|Topology)`), reason: "a cloud, ssh to the nodes, or machines to compare"},
+	{name: regexp.MustCompile(`\[Feature:ExperimentalResourceUsageTracking\]`), reason: "an upstream suite that measures: it starts to poll with the context of a BeforeEach, which ends with it, and finds no figure 20 minutes later (v1.36.3, test/e2e/node/kubelet_perf.go)"},
 	{name: regexp.MustCompile(`\[Feature:(NetworkPolicy|SCTP|ServiceCIDR|User|Downward|Runtime|Node|ResourceHealth|WatchList)`), reason: "a policy controller, SCTP, user namespaces, huge pages or a second runtime, which this cluster lacks"},
 	{name: regexp.MustCompile(`\[Feature:IPv6DualStack\]`), reason: "addresses of both families: DUAL_STACK=1 makes such a cluster and runs them", dual: true},
 	{name: regexp.MustCompile(`\[Feature:PodGarbageCollector\]`), reason: "a controller manager with --terminated-pod-gc-threshold=100; clusters of kubeadm and this one use the default, 12500"},
