@@ -59,12 +59,14 @@ func refuseContainer(pod *v1.Pod, container *v1.Container, platform pod.Platform
 	if len(container.VolumeDevices) > 0 && platform.OS == "windows" {
 		return fmt.Sprintf("volumeDevices (%s) are not possible here: Windows containers have no block devices; use volumeMounts", container.VolumeDevices[0].Name)
 	}
-	if w := podspec.WindowsOptions(pod, container); w.HostProcess != nil && *w.HostProcess {
-		return "windowsOptions.hostProcess: true is not possible here: Docker has no HostProcess containers; run the program as a service of the host"
-	} else if platform.OS == "windows" {
-		return refuseCredentialSpec(w)
+	if platform.OS != "windows" { // Linux ignores the options: manifests for both systems have them
+		return ""
 	}
-	return ""
+	w := podspec.WindowsOptions(pod, container)
+	if podspec.IsTrue(w.HostProcess) {
+		return "windowsOptions.hostProcess: true is not possible here: Docker has no HostProcess containers; run the program as a service of the host"
+	}
+	return refuseCredentialSpec(w)
 }
 
 // refuseCredentialSpec says why the engine could not use the credential spec of a group Managed Service Account. The engine's own error

@@ -56,6 +56,7 @@ func TestRefuse(t *testing.T) {
 		{name: "a credential spec", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: gmsa("{}", "web")}}},
 		{name: "host process of the pod", platform: server2022, spec: v1.PodSpec{Containers: apps(1), SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess}}, want: "hostProcess: true is not possible"},
 		{name: "host process of the container", platform: server2022, spec: v1.PodSpec{Containers: []v1.Container{{SecurityContext: &v1.SecurityContext{WindowsOptions: hostProcess}}}}, want: "hostProcess: true is not possible"},
+		{name: "host process on Linux", platform: linux, spec: v1.PodSpec{Containers: apps(1), HostNetwork: true, SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess}}},
 		{name: "host process taken back", platform: server2022, spec: v1.PodSpec{SecurityContext: &v1.PodSecurityContext{WindowsOptions: hostProcess},
 			Containers: []v1.Container{{SecurityContext: &v1.SecurityContext{WindowsOptions: &v1.WindowsSecurityContextOptions{HostProcess: ptr(false)}}}}}},
 	} {
