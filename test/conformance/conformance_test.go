@@ -140,21 +140,6 @@ func TestPick(t *testing.T) {
 	}
 }
 
-// TestRelayed: the one test that a relay cannot pass is left out with the default proxy mode, with a reason, and only there.
-func TestRelayed(t *testing.T) {
-	const name = "[sig-network] Services should preserve source pod IP for traffic thru service cluster IP [LinuxOnly]"
-	for mode, out := range map[string]bool{"": true, "connect": false, "auto": false} {
-		limits, err := limitsHere(mode)
-		if err != nil {
-			t.Fatal(err)
-		}
-		p := pick([]string{name}, options{wide: true, sigs: []string{"sig-network"}, proxy: mode}, limits)
-		if len(p.Cannot) == 1 != out || len(p.Tests) == 1 == out {
-			t.Errorf("PROXY_MODE=%s: runs %q, leaves out %q", mode, p.Tests, p.Cannot)
-		}
-	}
-}
-
 func TestEngineTitle(t *testing.T) {
 	for name, want := range map[string]string{
 		"":                                     "The engine as it is",

@@ -20,6 +20,7 @@ type limit struct {
 type machine struct {
 	sysResource bool // CAP_SYS_RESOURCE is available
 	relayed     bool // the proxy connects to endpoints, so they see its address; see PROXY_MODE
+	sctpPorts   bool // hostPorts of SCTP work: the kernel has its sockets, or rules of the kubelet serve; see POD_INTERFACES
 }
 
 // limits lists all tests that are not run, each with its reason. Tests that fail because of our bugs do not belong
@@ -83,10 +84,17 @@ var limits = []limit{
 		proof:  "make conformance WIDE=1 SIGS=sig-network FOCUS='preserve source pod IP' PROXY_MODE=connect passes; docs/figures/service-proxy.md",
 		holds:  func(m machine) bool { return m.relayed },
 	},
+	{
+		name:   regexp.MustCompile(`\[sig-network\] Networking should allow creating a Pod with an SCTP HostPort`),
+		reason: "Docker listens at hostPorts itself, and this kernel has no sockets of SCTP; POD_INTERFACES=kubelet runs the test",
+		proof:  "no SCTP in /proc/net/protocols; the pod's Event: Error starting userland proxy: protocol not supported",
+		holds:  func(m machine) bool { return !m.sctpPorts },
+	},
 }
 
-// limitsHere returns the limits that apply to this machine with a proxy mode; "": the default.
-func limitsHere(proxyMode string) ([]limit, error) {
+// limitsHere returns the limits that apply to this machine with a proxy mode, and with interfaces of pods by kubelet or
+// engine; "": the default.
+func limitsHere(proxyMode, podInterfaces string) ([]limit, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return nil, err
@@ -96,7 +104,15 @@ func limitsHere(proxyMode string) ([]limit, error) {
 		return nil, err
 	}
 	const capSysResource = 24
-	m := machine{sysResource: bounding>>capSysResource&1 == 1, relayed: proxyMode != "connect" && proxyMode != "auto"}
+	protocols, err := os.ReadFile("/proc/net/protocols")
+	if err != nil {
+		return nil, err
+	}
+	m := machine{
+		sysResource: bounding>>capSysResource&1 == 1,
+		relayed:     proxyMode != "connect" && proxyMode != "auto",
+		sctpPorts:   podInterfaces == "kubelet" || strings.Contains(string(protocols), "\nSCTP "),
+	}
 	var here []limit
 	for _, l := range limits {
 		if l.holds(m) {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -80,7 +81,7 @@ func choose(ctx context.Context, cluster *lab.Cluster, dir string, o options) (p
 	if err != nil {
 		return plan{}, fmt.Errorf("cannot list the suite's tests: %w: %s", err, errors.String())
 	}
-	limits, err := limitsHere(o.proxy)
+	limits, err := limitsHere(o.proxy, os.Getenv("POD_INTERFACES"))
 	if err != nil {
 		return plan{}, err
 	}
