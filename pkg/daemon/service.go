@@ -84,6 +84,8 @@ type serviceCommand struct {
 	manager serviceManager
 	out     io.Writer
 	lookup  func(env string) (string, bool)
+	full    func(program string) (string, error) // what a program prints with --version=full
+	older   bool                                 // an upgrade may go to an older version
 }
 
 func (c *serviceCommand) do(verb string, args []string) error {
@@ -341,7 +343,9 @@ func newServiceCommand(c *serviceCommand) *cobra.Command {
 	parent.AddCommand(install, verb("uninstall", "Stops and removes the service; logs and data stay"), verb("start", "Starts the service and waits until it runs"),
 		verb("stop", "Stops the service and waits; pods keep running"), verb("status", "Prints the service's state and settings"))
 	if len(c.program.Command) == 0 {
-		parent.AddCommand(verb("upgrade", "Replaces the service's program with this one and restarts it; pods keep running"), verb("rollback", "Restores the service's previous program; pods keep running"))
+		upgrade := verb("upgrade", "Replaces the service's program with this one and restarts it; pods keep running")
+		upgrade.Flags().BoolVar(&c.older, "allow-downgrade", false, "also replace a newer version")
+		parent.AddCommand(upgrade, verb("rollback", "Restores the service's previous program; pods keep running"))
 	}
 	return parent
 }

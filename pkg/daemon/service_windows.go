@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -13,11 +14,21 @@ import (
 	"golang.org/x/sys/windows/svc"
 	"golang.org/x/sys/windows/svc/eventlog"
 	"golang.org/x/sys/windows/svc/mgr"
+
+	"github.com/winkube/winkube/pkg/command"
 )
 
 // AddServiceCommand adds `service install|uninstall|start|stop|status|upgrade|rollback` to a program's command.
 func AddServiceCommand(root *cobra.Command, program Program) {
-	root.AddCommand(newServiceCommand(&serviceCommand{program: program, manager: windowsServices{}, out: os.Stdout, lookup: os.LookupEnv}))
+	root.AddCommand(newServiceCommand(&serviceCommand{program: program, manager: windowsServices{}, out: os.Stdout, lookup: os.LookupEnv, full: fullVersion}))
+}
+
+// fullVersion returns what a program prints with --version=full.
+func fullVersion(program string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	text, err := command.New().Run(ctx, nil, program, "--version=full")
+	return string(text), err
 }
 
 // windowsServices is the service manager of this host.

@@ -6,7 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"regexp"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/version"
 )
 
 // Files next to an installed program: the one that it replaced, a copy in progress, and a temporary file of a rollback.
@@ -36,6 +39,9 @@ func (c *serviceCommand) upgrade() error {
 		c.say("%s already has version %s; run service upgrade with the new program", path, Version)
 		return c.start()
 	}
+	if newer := c.newerAt(path); newer != "" && !c.older {
+		return fmt.Errorf("%s has version %s, which is newer than %s; nothing was changed: to go back, run service rollback, or service upgrade --allow-downgrade", path, newer, Version)
+	}
 	if _, err := c.program.Check(c.program.flagsOf(have)); err != nil {
 		return fmt.Errorf("version %s does not accept the service's flags; nothing was changed: %w", Version, err)
 	}
@@ -48,6 +54,27 @@ func (c *serviceCommand) upgrade() error {
 		return fmt.Errorf("nothing was changed: %w", err)
 	}
 	return c.exchange(path, replace, fmt.Sprintf("version %s now runs instead of the previous one, %s; service rollback restores that", Version, path+oldSuffix))
+}
+
+// ownVersion is the line of --version=full with the program's own version.
+var ownVersion = regexp.MustCompile(`(?m)^winkube (\S+?)\r?$`)
+
+// newerAt returns the version of the program at path if it is newer than this one. A program that does not print its version, or is not there after
+// an interrupted exchange, is not.
+func (c *serviceCommand) newerAt(path string) string {
+	text, err := c.full(path)
+	found := ownVersion.FindStringSubmatch(text)
+	if err != nil || found == nil {
+		return ""
+	}
+	there, err := version.ParseSemantic(found[1])
+	if err != nil {
+		return ""
+	}
+	if here, err := version.ParseSemantic(Version); err != nil || !here.LessThan(there) {
+		return ""
+	}
+	return found[1]
 }
 
 // rollback swaps the service's program and the previous one. A second call swaps them back.

@@ -33,7 +33,7 @@ func newUpgrading(t *testing.T, files map[string]string) *upgrading {
 	}
 	u.scm = &scm{exe: filepath.Join(u.dir, "new.exe"), have: &Registration{Argv: []string{filepath.Join(u.dir, "kubelet.exe"), "--windows-service", "--v=2"}},
 		state: Running{State: stateRunning, PID: 7}}
-	u.serviceCommand = &serviceCommand{manager: u.scm, out: &u.said, program: Program{Name: "kubelet", Check: func(args []string) (time.Duration, error) {
+	u.serviceCommand = &serviceCommand{manager: u.scm, out: &u.said, full: func(string) (string, error) { return "", nil }, program: Program{Name: "kubelet", Check: func(args []string) (time.Duration, error) {
 		if !slices.Contains(args, "--v=2") {
 			return 0, fmt.Errorf("unknown flag %s", args[len(args)-1])
 		}
@@ -122,6 +122,44 @@ func TestUpgradeRefused(t *testing.T) {
 	}
 	if got := u.files(t); got != "kubelet.exe=1" || u.state.PID != 7 {
 		t.Errorf("there is %s, the service is %+v", got, u.state)
+	}
+}
+
+// TestUpgradeOlder: an older program does not take a newer one's place unless it is told to, and one whose version cannot be read does not stand in
+// the way.
+func TestUpgradeOlder(t *testing.T) {
+	const replaced, kept = "kubelet.exe=2 kubelet.exe.old=1", "kubelet.exe=1"
+	for name, c := range map[string]struct {
+		prints  string
+		fails   error
+		allowed bool
+		want    string
+	}{
+		"newer":          {prints: "Kubernetes v1.36.3\nwinkube 99.0.0\ncommit x\n", want: kept},
+		"newer, of Wine": {prints: "Kubernetes v1.36.3\r\nwinkube 99.0.0\r\ncommit x\r\n", want: kept},
+		"newer, allowed": {prints: "winkube 99.0.0\n", allowed: true, want: replaced},
+		"older":          {prints: "winkube 0.0.1\n", want: replaced},
+		"the same":       {prints: "winkube " + Version + "\n", want: replaced},
+		"no version":     {prints: "Kubernetes v1.36.3\n", want: replaced},
+		"does not run":   {prints: "winkube 99.0.0\n", fails: errors.New("exit status 3"), want: replaced},
+	} {
+		t.Run(name, func(t *testing.T) {
+			u := newUpgrading(t, map[string]string{"new.exe": "2", "kubelet.exe": "1"})
+			u.older = c.allowed
+			u.full = func(program string) (string, error) {
+				if program != filepath.Join(u.dir, "kubelet.exe") {
+					t.Errorf("the version of %s is read", program)
+				}
+				return c.prints, c.fails
+			}
+			err := u.do("upgrade", nil)
+			if refused := err != nil && strings.Contains(err.Error(), "has version 99.0.0, which is newer than "+Version) && !strings.Contains(err.Error(), "\n"); refused != (c.want == kept) {
+				t.Errorf("%v", err)
+			}
+			if got := u.files(t); got != c.want || u.state.State != stateRunning {
+				t.Errorf("there is %s, want %s; the service is %s", got, c.want, u.state.State)
+			}
+		})
 	}
 }
 

@@ -20,6 +20,7 @@ var lines = map[string]int{
 // peers are allowed imports within one row. Row 3 has none and must not get any.
 var peers = map[string]string{
 	"admit -> pod":      "it implements pod.Admitter",
+	"daemon -> command": "an upgrade asks the installed program for its version",
 	"filewatch -> wake": "a change wakes its owner as all news here do",
 }
 
