@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"syscall"
 	"time"
@@ -37,6 +38,18 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 			return nil, err
 		}
 	}
+}
+
+// PortFree returns an error if a program listens on a TCP port of this host. 0 is no port.
+func PortFree(port int32) error {
+	if port == 0 {
+		return nil
+	}
+	listener, err := net.Listen("tcp", fmt.Sprintf(":%d", port))
+	if err != nil {
+		return err
+	}
+	return listener.Close()
 }
 
 const wsaAddressInUse syscall.Errno = 10048 // WSAEADDRINUSE (winsock2.h); syscall.EADDRINUSE is a different number on Windows

@@ -35,3 +35,21 @@ func TestListen(t *testing.T) {
 		l.Close()
 	}
 }
+
+// TestPortFree: a port is in use whichever address has it.
+func TestPortFree(t *testing.T) {
+	held, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	port := int32(held.Addr().(*net.TCPAddr).Port)
+	if err := PortFree(port); !inUse(err) {
+		t.Errorf("in use: %v", err)
+	}
+	held.Close()
+	for _, free := range []int32{port, 0} {
+		if err := PortFree(free); err != nil {
+			t.Errorf("port %d: %v", free, err)
+		}
+	}
+}

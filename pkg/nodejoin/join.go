@@ -13,6 +13,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -54,6 +55,9 @@ type Parts struct {
 	// CheckKubelet and CheckProxy refuse flags that the programs would refuse on this host.
 	CheckKubelet func() error
 	CheckProxy   func(ctx context.Context, flags []string) error
+	// Runs returns an error if a program does not run on this host. PortFree does if something listens on the kubelet's port.
+	Runs     func(ctx context.Context, program string) error
+	PortFree func() error
 	// ProtectDir creates a directory that only administrators and the system may write to, and CheckOwner refuses files of other owners.
 	ProtectDir func(dir string) (changed bool, err error)
 	CheckOwner func(path string) error
@@ -198,8 +202,12 @@ func (j *joiner) checkHost(ctx context.Context) error {
 		return err
 	}
 	for _, program := range []string{j.Layout.Kubelet(), j.Layout.Proxy()} {
-		if from := j.source(program); !there(from) {
+		from := j.source(program)
+		if !there(from) {
 			return fmt.Errorf("%s is not there: want kubelet and proxy in one directory; --programs=%s names it", from, j.Programs)
+		}
+		if err := j.Runs(ctx, from); err != nil { // an archive that was fetched or unpacked in part
+			return fmt.Errorf("%s does not run on this host: check the sum of the archive and unpack it again: %w", from, err)
 		}
 	}
 	for _, s := range []Service{j.kubelet(), j.proxy()} {
@@ -207,10 +215,25 @@ func (j *joiner) checkHost(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := j.checkAlone(); err != nil {
+		return err
+	}
 	if err := j.CheckProxy(ctx, j.ProxyFlags); err != nil {
 		return err
 	}
 	j.say("host: %s, Docker %s, Node %s", j.Facts.OSImage, info.Version, j.NodeName)
+	return nil
+}
+
+// checkAlone refuses a host with another kubelet: that of k3s and RKE2 is a part of other programs, without a unit that Services would find.
+func (j *joiner) checkAlone() error {
+	flags, _, err := j.Services.Installed(j.kubelet())
+	if err != nil || slices.Contains(flags, "--kubeconfig="+j.Layout.NodeConfig()) { // an earlier run's
+		return err
+	}
+	if err := j.PortFree(); err != nil {
+		return fmt.Errorf("another kubelet runs on this host, such as that of k3s, RKE2 or kubeadm: %w; take the host out of its cluster and stop it first", err)
+	}
 	return nil
 }
 

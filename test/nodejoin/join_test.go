@@ -240,7 +240,23 @@ func TestRefusals(t *testing.T) {
 			repair: func(b *bare) { b.parts.Facts.WindowsBuild = 14393 }},
 		"Docker that does not start on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.down = 14393, errors.New("no pipe") },
 			want: "build 14393 needs a version before 23", repair: func(b *bare) { b.parts.Facts.WindowsBuild = 14393 }},
-		"no programs":        {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
+		"no programs": {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
+		"half a program": {change: func(b *bare) {
+			b.parts.Runs = func(_ context.Context, program string) error {
+				if program == filepath.Join(b.cfg.Programs, "proxy.exe") {
+					return errors.New("exec format error")
+				}
+				return nil
+			}
+		}, want: "proxy.exe does not run on this host: check the sum of the archive and unpack it again: exec format error"},
+		"k3s runs": {system: "linux", change: func(b *bare) {
+			b.parts.PortFree = func() error { return errors.New("listen tcp :10250: address in use") }
+		},
+			want: "another kubelet runs on this host, such as that of k3s, RKE2 or kubeadm: listen tcp :10250: address in use; take the host out of its cluster and stop it first"},
+		"RKE2 runs": {change: func(b *bare) {
+			b.parts.PortFree = func() error { return errors.New("listen tcp :10250: address in use") }
+		},
+			want: "another kubelet runs on this host"},
 		"flag that join has": {change: func(b *bare) { b.cfg.KubeletFlags = []string{"--node_ip=1.2.3.4"} }, want: "--node_ip=1.2.3.4 for the kubelet: `node join` sets this flag; want --node-ip before the first --"},
 		"flag that is none": {change: func(b *bare) {
 			b.parts.CheckProxy = func(context.Context, []string) error { return errors.New("unknown flag: --x") }
@@ -285,6 +301,20 @@ func TestRefusals(t *testing.T) {
 				t.Errorf("a correct join afterwards: %v, services %v, starts %v\n%s", err, b.services, b.starts, b.said.String())
 			}
 		})
+	}
+}
+
+// TestOwnPort: the port that the node's own kubelet has is no reason to refuse a second join.
+func TestOwnPort(t *testing.T) {
+	for _, system := range []string{"windows", "linux"} {
+		b := newBare(t, system)
+		b.must(b.join())
+		b.parts.PortFree = func() error { return errors.New("address in use") }
+		b.cfg.KubeletFlags = []string{"--max-pods=7"}
+		b.must(b.join())
+		if !slices.Contains(b.services["kubelet"], "--max-pods=7") {
+			t.Errorf("%s: the kubelet has %q", system, b.services["kubelet"])
+		}
 	}
 }
 

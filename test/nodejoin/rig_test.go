@@ -78,6 +78,7 @@ func newBare(t *testing.T, system string) *bare {
 	b.cfg = nodejoin.Config{Server: b.Address(), Token: goodToken, Hashes: []string{b.Hash()}, Programs: from, Layout: layout, Patience: time.Minute}
 	b.parts = nodejoin.Parts{Out: &b.said, Now: time.Now, Facts: facts, Elevated: true, Engine: func(context.Context) (docker.Info, error) { return b.engine, b.down },
 		Services: nodejoin.NewServices(layout, b.host(), b.read), CheckKubelet: func() error { return nil }, CheckProxy: func(context.Context, []string) error { return nil },
+		Runs: func(context.Context, string) error { return nil }, PortFree: func() error { return nil },
 		ProtectDir: daemon.ProtectDir, CheckOwner: daemon.CheckOwner, CopyProgram: daemon.CopyProgram,
 		Doctor: func(context.Context, string) error { fmt.Fprintln(&b.said, "doctor: ok"); return nil }}
 	return b

@@ -164,6 +164,11 @@ func (o *joinOptions) run(ctx context.Context, out io.Writer) error {
 			_, err := run.Run(ctx, nil, program, append([]string{"--init-only"}, flags...)...)
 			return err
 		},
+		Runs: func(ctx context.Context, program string) error {
+			_, err := run.Run(ctx, nil, program, "--version")
+			return err
+		},
+		PortFree:   func() error { return daemon.PortFree(parsed.config.Port) },
 		ProtectDir: daemon.ProtectDir, CheckOwner: daemon.CheckOwner, CopyProgram: daemon.CopyProgram,
 		Doctor: func(ctx context.Context, nodeConfig string) error { return o.doctor(ctx, out, nodeConfig) },
 	})
