@@ -32,11 +32,15 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	fs := flag.NewFlagSet("release", flag.ContinueOnError)
 	dir := fs.String("out", filepath.Join("_output", "release"), "directory of the artefacts; what is in it is replaced")
 	dirty := fs.Bool("dirty", false, "accept a working tree with changes; such a release cannot be repeated")
+	var part part
+	fs.StringVar(&part.kind, "only", "", "for tests: make one `kind` of artefact, "+strings.Join(kinds, ", ")+", for amd64 or this machine's processor, from the programs in -programs")
+	fs.StringVar(&part.programs, "programs", "", "for tests, with -only: `directory` with both programs, which are not built")
+	fs.StringVar(&part.version, "version", "", "for tests, with -only: `version` in place of hack/VERSION's")
 	if err := fs.Parse(args); err != nil {
 		return err
 	}
 	if fs.NArg() > 0 {
-		return fmt.Errorf("argument %q: want only flags: -out, -dirty", fs.Arg(0))
+		return fmt.Errorf("argument %q: want only flags, which -h lists", fs.Arg(0))
 	}
 	src, err := readSource(ctx, ".", os.Getenv("SOURCE_DATE_EPOCH"))
 	if err != nil {
@@ -45,11 +49,14 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	if src.Dirty && !*dirty {
 		return errors.New("the working tree has changes: commit them, or try a release with: go run ./hack/release -dirty")
 	}
+	if err := part.check(src); err != nil {
+		return err
+	}
 	made, err := replaceable(*dir)
 	if err != nil {
 		return err
 	}
-	if err := replace(*dir, made, func(fresh string) error { return src.make(ctx, fresh, out) }); err != nil {
+	if err := replace(*dir, made, func(fresh string) error { return src.make(ctx, part, fresh, out) }); err != nil {
 		return err
 	}
 	sums, err := os.ReadFile(filepath.Join(*dir, sumsName))

@@ -35,7 +35,7 @@ func TestRepeat(t *testing.T) {
 		if err := os.MkdirAll(out, 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if err := src.make(t.Context(), out, io.Discard); err != nil {
+		if err := src.make(t.Context(), part{}, out, io.Discard); err != nil {
 			t.Fatal(err)
 		}
 		releases = append(releases, out)
