@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Installs the missing Debian packages for some purposes: ensure-packages.sh cluster|cni|crun|docs|engine|fresh|msi|policy|powershell|race|release|vm|wine ...
+# Installs the missing Debian packages for some purposes: ensure-packages.sh cluster|cni|crun|docs|engine|fresh|msi|policy|powershell|race|release|rpm|vm|wine ...
 set -euo pipefail
 
 packages=()
@@ -16,10 +16,11 @@ for purpose in "$@"; do
 	msi) packages+=(wixl msitools) ;;
 	policy) packages+=(ipset) ;; # for kube-router
 	powershell) packages+=(nodejs npm) ;; # for the parser of hack/powershell.sh
+	rpm) packages+=(rpm) ;;
 	vm) packages+=(qemu-system-x86 openssh-client debootstrap e2fsprogs) ;;
 	release) packages+=(lintian rpm rpmlint man-db debootstrap skopeo) ;; # they only check what Go has made
 	*)
-		echo "ensure-packages: unknown purpose $purpose: want cluster, cni, crun, docs, engine, fresh, msi, policy, powershell, race, release, vm or wine" >&2
+		echo "ensure-packages: unknown purpose $purpose: want cluster, cni, crun, docs, engine, fresh, msi, policy, powershell, race, release, rpm, vm or wine" >&2
 		exit 1 ;;
 	esac
 done

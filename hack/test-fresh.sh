@@ -30,7 +30,7 @@ checkout=/root/winkube # below a directory that only root may enter, like many c
 # Inside.
 
 readme() { awk '/^## / {on = /^## Build/} on && sub(/^    /, "") {sub(/ +#.*/, ""); print}' README.md; }
-packages() { hack/ensure-packages.sh cluster wine cni race engine; }
+packages() { hack/ensure-packages.sh cluster wine cni race engine msi rpm; }
 smoke() { KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh && hack/smoke.sh 20m; }
 build() { readme | bash -exuo pipefail; }
 up() {

@@ -12,8 +12,8 @@ if [ -z "${WINKUBE_CLUSTER-}" ] && [ "$owner" != "$PWD" ] && [ -d "$owner" ]; th
 	echo "A cluster of $owner runs on this machine; these tests use another one, WINKUBE_CLUSTER=t."
 fi
 
-# Some unit tests need the race detector's linker, others iptables and nft; without those they skip.
-step "packages for unit tests" hack/ensure-packages.sh race cluster
+# Some unit tests need the race detector's linker, others iptables and nft, those of packages rpm and wixl; without those they skip.
+step "packages for unit tests" hack/ensure-packages.sh race cluster msi rpm
 step "flags of upstream's programs" go test -C hack/tools/kubernetes ./flags
 step "unit tests, race detector" go test -race -vet=off -timeout 30m ./... # make check vets
 

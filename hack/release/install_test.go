@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -11,129 +10,6 @@ import (
 
 	"github.com/winkube/winkube/test/output"
 )
-
-// machine is a minimal Debian in a directory, without systemd. A fake systemctl records what the package's scripts request.
-type machine struct {
-	*testing.T
-	root     string
-	artefact string // the release's directory
-}
-
-// sh runs a script in the machine and returns its output, including standard error.
-func (m *machine) sh(script string) (string, error) {
-	m.Helper()
-	command := exec.CommandContext(m.Context(), "unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc="+filepath.Join(m.root, "proc"),
-		"chroot", m.root, "/usr/bin/env", "-i", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive", "sh", "-ec", "exec 2>&1\n"+script)
-	got, err := output.Of(command)
-	return got.Stdout, err
-}
-
-// must is sh for a script that must succeed.
-func (m *machine) must(script string) string {
-	m.Helper()
-	out, err := m.sh(script)
-	if err != nil {
-		m.Fatalf("%s: %v\n%s", script, err, out)
-	}
-	return out
-}
-
-// refuses is sh for a script that must fail and say why.
-func (m *machine) refuses(script, want string) {
-	m.Helper()
-	if out, err := m.sh(script); err == nil || !strings.Contains(out, want) {
-		m.Errorf("%s: %v, want %q in\n%s", script, err, want, out)
-	}
-}
-
-// put copies a file into the machine.
-func (m *machine) put(from, to string) {
-	m.Helper()
-	data, err := os.ReadFile(from)
-	if err != nil {
-		m.Fatal(err)
-	}
-	m.write(to, string(data), 0o644)
-}
-
-func (m *machine) write(to, text string, mode os.FileMode) {
-	m.Helper()
-	name := filepath.Join(m.root, to)
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		m.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		m.Fatal(err)
-	}
-}
-
-// asked returns the systemctl requests since the last call.
-func (m *machine) asked() string {
-	m.Helper()
-	name := filepath.Join(m.root, "tmp", "asked")
-	text, err := os.ReadFile(name)
-	if err != nil && !os.IsNotExist(err) {
-		m.Fatal(err)
-	}
-	if err := os.RemoveAll(name); err != nil {
-		m.Fatal(err)
-	}
-	return string(text)
-}
-
-// tree returns the machine's files with checksums, without those that the package manager and this test write.
-func (m *machine) tree() string {
-	m.Helper()
-	return m.must(`cd / && find . -xdev \( -path ./proc -o -path ./sys -o -path ./tmp -o -path ./var/lib/dpkg -o -path ./var/lib/rpm -o -path ./root -o -path ./var/log -o -path ./var/cache \) -prune -o -type f -print0 | sort -z | xargs -0 sha256sum
-find . -xdev \( -path ./proc -o -path ./sys -o -path ./tmp -o -path ./var/lib/dpkg -o -path ./var/lib/rpm -o -path ./root -o -path ./var/log -o -path ./var/cache \) -prune -o ! -type f -print | sort`)
-}
-
-const sources = `apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | awk -v r="$(. /etc/os-release && echo $VERSION_CODENAME)" '$2 == r && $3 == "main" {print $1; exit}'`
-
-// fresh creates the machine, as hack/test-fresh.sh does.
-func fresh(t *testing.T) *machine {
-	t.Helper()
-	if os.Getenv("WINKUBE_INSTALL") == "" {
-		t.Skip("set WINKUBE_INSTALL=1, as root, after make release, to install its packages in a fresh Debian")
-	}
-	top, err := filepath.Abs(filepath.Join("..", ".."))
-	if err != nil {
-		t.Fatal(err)
-	}
-	m := &machine{T: t, root: filepath.Join(t.TempDir(), "root"), artefact: filepath.Join(top, "_output", "release")}
-	if _, err := os.Stat(filepath.Join(m.artefact, sumsName)); err != nil {
-		t.Fatalf("%v: run make release first", err)
-	}
-	cache := filepath.Join(top, "_output", "fresh", "debs")
-	if err := os.MkdirAll(cache, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	m.host(filepath.Join(top, "hack", "ensure-packages.sh"), "release")
-	mirror := strings.TrimSpace(m.host("sh", "-ec", sources))
-	release := strings.TrimSpace(m.host("sh", "-ec", ". /etc/os-release && echo $VERSION_CODENAME"))
-	m.host("unshare", "--mount", "--propagation=private", "--pid", "--fork", "--kill-child", "--mount-proc", "debootstrap", "--variant=minbase", "--cache-dir="+cache, release, m.root, mirror)
-	m.write("etc/dpkg/dpkg.cfg.d/unsafe-io", "force-unsafe-io\n", 0o644)
-	m.write("usr/bin/systemctl", `#!/bin/sh
-for unit; do :; done
-case "$1" in
-show) cat /etc/systemd/system/$unit /usr/lib/systemd/system/$unit 2>/dev/null | sed -n 's/^ExecStart=\([^ ]*\)\(.*\)/ExecStart={ path=\1 ; argv[]=\1\2 ; ignore_errors=no }/p' | head -n 1 ;;
-is-active) test -e /tmp/active/$unit ;;
-*) echo "$@" >>/tmp/asked ;;
-esac
-`, 0o755)
-	m.write("run/systemd/system/.keep", "", 0o644)
-	return m
-}
-
-// host runs a program on this machine.
-func (m *machine) host(program string, args ...string) string {
-	m.Helper()
-	got, err := output.Of(exec.CommandContext(m.Context(), program, args...))
-	if err != nil {
-		m.Fatalf("%s %v: %v\n%s%s", program, args, err, got.Stdout, got.Stderr)
-	}
-	return got.Stdout
-}
 
 // joined sets the machine up as `kubelet node join` leaves it.
 func (m *machine) joined() {
@@ -151,7 +27,7 @@ func (m *machine) joined() {
 
 // TestInstallDeb installs, upgrades, breaks, removes and purges the Debian package of _output/release.
 func TestInstallDeb(t *testing.T) {
-	m := fresh(t)
+	m := newMachine(t)
 	version, err := os.ReadFile("../VERSION")
 	if err != nil {
 		t.Fatal(err)
@@ -161,7 +37,7 @@ func TestInstallDeb(t *testing.T) {
 	m.put(filepath.Join(m.artefact, name), "root/new.deb")
 	m.must(`cd /root && dpkg-deb -R new.deb old && sed -i 's/^Version: .*/Version: 0.0.1-1/' old/DEBIAN/control && echo old >old/usr/share/winkube/package && dpkg-deb --root-owner-group -Zgzip -z1 -b old old.deb
 mkdir -p theirs/DEBIAN && printf 'Package: kubelet\nVersion: 1.36.3-1.1\nArchitecture: all\nMaintainer: them\nDescription: theirs\n' >theirs/DEBIAN/control && dpkg-deb -b theirs theirs.deb
-head -c 5000000 new.deb >half.deb; mkdir -p etc; rm -rf old theirs`)
+head -c $(($(stat -c %s new.deb) / 2)) new.deb >half.deb; mkdir -p etc; rm -rf old theirs`)
 	before := m.tree()
 	m.asked()
 
@@ -199,6 +75,12 @@ head -c 5000000 new.deb >half.deb; mkdir -p etc; rm -rf old theirs`)
 			t.Errorf("the change to %s asks systemctl for\n%s", file, got)
 		}
 	}
+	m.refuses("apt-get --simulate --no-install-recommends --yes install /root/old.deb", "without --allow-downgrades")
+	m.refuses("dpkg -i /root/half.deb", "unexpected end of file")
+	m.must("dpkg -V winkube && test -x /usr/bin/kubelet") // what is refused changes nothing
+	if got := m.asked(); got != "" {
+		t.Errorf("refused packages ask systemctl for\n%s", got)
+	}
 	m.must("dpkg --unpack /root/old.deb") // as if power fails before the scripts run
 	m.must("kubelet --version && dpkg --configure -a && dpkg -i /root/new.deb && grep -q X= /etc/default/kubelet")
 	m.asked()
@@ -226,7 +108,7 @@ head -c 5000000 new.deb >half.deb; mkdir -p etc; rm -rf old theirs`)
 
 // TestInstallRPM installs the rpm of _output/release over an older one, and removes it. rpm runs outside the machine and installs into it.
 func TestInstallRPM(t *testing.T) {
-	m := fresh(t)
+	m := newMachine(t)
 	top := filepath.Join("..", "..")
 	src, err := readSource(t.Context(), top, "")
 	if err != nil {
@@ -240,11 +122,7 @@ func TestInstallRPM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tool, err := filepath.Abs(filepath.Join(top, "_output", "tools", "nfpm"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	old, err := older.makePackage(t.Context(), "rpm", runtime.GOARCH, t.TempDir(), tool, files, scriptsOf("rpm", checkout))
+	old, err := older.makePackage(t.Context(), "rpm", runtime.GOARCH, t.TempDir(), nfpmTool(t), files, scriptsOf("rpm", checkout))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -252,25 +130,54 @@ func TestInstallRPM(t *testing.T) {
 	if err := os.WriteFile(oldFile, old.data, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	rpm := func(args ...string) { m.host("rpm", append([]string{"--root", m.root}, args...)...) }
+	rpm := func(args ...string) (output.Said, error) {
+		return output.Of(m.inside(`exec rpm --root "$PWD" "$@"`, append([]string{"rpm"}, args...)...))
+	}
+	must := func(args ...string) {
+		t.Helper()
+		if said, err := rpm(args...); err != nil {
+			t.Fatalf("rpm %q: %v: %s", args, err, said)
+		}
+	}
 	m.must("mkdir -p /var/lib/rpm /usr/share/licenses /usr/share/zsh/site-functions /usr/share/fish/vendor_completions.d /usr/share/bash-completion/completions /usr/lib/systemd/system")
-	rpm("--initdb")
+	must("--initdb")
 	before := m.tree()
-	rpm("-i", "--nodeps", oldFile)
+	whole, err := os.ReadFile(filepath.Join(m.artefact, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	half := filepath.Join(t.TempDir(), "half.rpm")
+	if err := os.WriteFile(half, whole[:len(whole)/2], 0o644); err != nil {
+		t.Fatal(err)
+	}
+	refuses := func(want string, args ...string) {
+		t.Helper()
+		before := m.tree()
+		if said, err := rpm(args...); err == nil || !strings.Contains(said.Stderr, want) {
+			t.Errorf("rpm %q: %v, want %q in %s", args, err, want, said)
+		}
+		if got := m.tree(); got != before || m.asked() != "" {
+			t.Errorf("rpm %q changes\n%s", args, difference(before, got))
+		}
+	}
+	refuses("does not verify: Payload SHA256 digest: BAD", "-i", "--nodeps", half)
+	refuses("intended for a different architecture", "-i", "--nodeps", filepath.Join(m.artefact, packageName("rpm", map[string]string{"amd64": "arm64", "arm64": "amd64"}[runtime.GOARCH], src.Version)))
+	must("-i", "--nodeps", oldFile)
 	if got := m.asked(); got != "daemon-reload\n" {
 		t.Errorf("an installation asks systemctl for\n%s", got)
 	}
-	rpm("-U", "--nodeps", filepath.Join(m.artefact, name))
+	must("-U", "--nodeps", filepath.Join(m.artefact, name))
 	if got := m.asked(); got != "daemon-reload\ntry-restart kubelet.service\ntry-restart proxy.service\ntry-restart kubelet-cri.service\ndaemon-reload\n" {
 		t.Errorf("an upgrade asks systemctl for\n%s", got)
 	}
-	rpm("-V", "--nodeps", "winkube")
+	must("-V", "--nodeps", "winkube")
 	if out := m.must("proxy --version=full"); !strings.Contains(out, "winkube "+src.Version+"\n") {
 		t.Errorf("the proxy prints\n%s", out)
 	}
-	rpm("-U", "--nodeps", "--oldpackage", oldFile)
+	refuses("which is newer than", "-U", "--nodeps", oldFile)
+	must("-U", "--nodeps", "--oldpackage", oldFile)
 	m.asked()
-	rpm("-e", "winkube")
+	must("-e", "winkube")
 	if got := m.asked(); got != "stop kubelet.service proxy.service kubelet-cri.service\ndaemon-reload\n" {
 		t.Errorf("a removal asks systemctl for\n%s", got)
 	}
@@ -294,28 +201,4 @@ func difference(before, after string) string {
 		}
 	}
 	return out.String()
-}
-
-// TestLint checks the artefacts with lintian, rpmlint, rpm, man and sha256sum.
-func TestLint(t *testing.T) {
-	if os.Getenv("WINKUBE_INSTALL") == "" {
-		t.Skip("set WINKUBE_INSTALL=1, as root, after make release")
-	}
-	m := &machine{T: t, artefact: filepath.Join("..", "..", "_output", "release")}
-	m.host("../ensure-packages.sh", "release")
-	m.host("sh", "-ec", "cd "+m.artefact+" && sha256sum --check --strict --quiet SHA256SUMS")
-	m.host("sh", "-ec", "lintian --allow-root --fail-on error "+m.artefact+"/*.deb")
-	lint, _ := output.Of(exec.CommandContext(t.Context(), "sh", "-c", "rpmlint "+m.artefact+"/*.rpm")) // its exit status also counts the errors excluded below
-	for line := range strings.Lines(lint.Stdout) {
-		switch {
-		case !strings.Contains(line, ": E: "):
-		case strings.Contains(line, "no-signature"), strings.Contains(line, "no-changelogname-tag"): // there is no key; the change log is a file of the package
-		case strings.Contains(line, "no-binary"), strings.Contains(line, "statically-linked-binary"): // properties of Go binaries
-		default:
-			t.Errorf("rpmlint: %s", line)
-		}
-	}
-	if !strings.Contains(lint.Stdout, "packages and 0 specfiles checked") {
-		t.Errorf("rpmlint did not run: %s%s", lint.Stdout, lint.Stderr)
-	}
 }
