@@ -31,7 +31,8 @@ type Options struct {
 	// Address returns the address of the host's network adapters, from which overlay networks tunnel. With the zero Addr HNS does not find it.
 	// With nil, overlay networks never become ready. It is called with the simulator's lock held.
 	Address func() netip.Addr
-	// DropsNewer silently drops settings newer than the build's schema, as HNS does with some of them. Otherwise they are refused.
+	// DropsNewer silently drops settings newer than the build's schema, as HNS does with some of them, and fields that no schema has. Otherwise they
+	// are refused. No source says which of the two HNS does.
 	DropsNewer bool
 	// Contrary makes HNS use its freedom: lists come in a different order each time, and HNS's own additions to a new object are delayed. The
 	// value seeds the order. 0 means creation order, and complete objects.
@@ -173,6 +174,9 @@ func (h *HNS) Call(function string, args []string) (result Result, value, record
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	value, err := h.dispatch(function, args)
+	for known, more := h.known(args, err); more; known, more = h.known(known, err) {
+		value, err = h.dispatch(function, known)
+	}
 	f := resultOf(err)
 	if function == "HNSCall" && h.version == nil && err != nil && h.running {
 		// HNS of Server 2016 returns S_OK and a document with the error (docker/for-win#726, moby/moby#33880: "HNS failed with error : The
@@ -223,7 +227,7 @@ func disordered[T any](h *HNS, list []T) []T {
 }
 
 // identify assigns an ID to a new object: the requested one if it is free, otherwise the next one. IDs contain letters, because case matters to
-// clients that compare text. The same calls get the same IDs in each run. The Hcn functions always return IDs in lower case, HNSCall in upper case
+// clients that compare text. The same calls get the same IDs in each run. The Hcn functions always return IDs in lower case, HNSCall as spelled says
 // (projectcalico/calico#8465: one load balancer by both).
 func (h *HNS) identify(id *string, kind string) error {
 	if *id == "" {

@@ -2,12 +2,14 @@ package hns
 
 import (
 	"encoding/json"
+	"errors"
 	"io"
+	"regexp"
 	"strings"
 )
 
 // Documents of the HCN schema, version 2, with the fields that Microsoft documents ("HCN JSON document schemas") and those that hcsshim
-// v0.15.0 sends (package hcn). Fields in neither are refused.
+// v0.15.0 sends (package hcn). Fields in neither are refused, or dropped with Options.DropsNewer.
 
 // Route is a route of a subnet or an endpoint.
 type Route struct {
@@ -180,6 +182,47 @@ func decode(text string, into any) error {
 		return fail(InvalidJSON, "more than one document")
 	}
 	return nil
+}
+
+var unknownField = regexp.MustCompile(`unknown field "([^"]+)"`)
+
+// known returns a call's arguments without the field for which it was refused, if Options.DropsNewer is set. more is false if there is none.
+func (h *HNS) known(args []string, err error) (out []string, more bool) {
+	if f := (*failure)(nil); !h.drops || !errors.As(err, &f) || !f.unknown {
+		return nil, false
+	}
+	match := unknownField.FindStringSubmatch(err.Error())
+	if match == nil {
+		return nil, false
+	}
+	for _, text := range args {
+		decoder := json.NewDecoder(strings.NewReader(text))
+		decoder.UseNumber()
+		var document map[string]any
+		if decoder.Decode(&document) == nil && leaveOut(document, match[1]) {
+			text, more = encode(document), true
+		}
+		out = append(out, text)
+	}
+	return out, more
+}
+
+// leaveOut removes fields of that name from a document, wherever they are.
+func leaveOut(value any, name string) (changed bool) {
+	switch v := value.(type) {
+	case map[string]any:
+		if _, changed = v[name]; changed {
+			delete(v, name)
+		}
+		for _, one := range v {
+			changed = leaveOut(one, name) || changed
+		}
+	case []any:
+		for _, one := range v {
+			changed = leaveOut(one, name) || changed
+		}
+	}
+	return changed
 }
 
 // v2 refuses documents of schemas other than 2.x in the HCN calls.

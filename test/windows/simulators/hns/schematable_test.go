@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/winkube/winkube/test/windows/simulators/calls"
 )
 
 // TestSchemaTable: builds have the schema of Microsoft's version map, and the table contains the members that its users
@@ -92,6 +94,58 @@ func TestContraryV1(t *testing.T) {
 	for range 2 {
 		if _, list, _ := h.Call("HNSCall", []string{"GET", "/networks/", ""}); !strings.Contains(list, `"ManagementIP":"192.0.2.9"`) {
 			t.Errorf("a read after it: %s", list)
+		}
+	}
+}
+
+// TestUnknownFields: a field that no schema has is refused, or dropped wherever it is in a document of either version.
+func TestUnknownFields(t *testing.T) {
+	settings := `{"Name":"n","Type":"NAT","Colour":"red","Ipams":[{"Subnets":[{"IpAddressPrefix":"10.0.0.0/24","Colour":"red","Depth":3,"Routes":[{"NextHop":"10.0.0.1","DestinationPrefix":"0.0.0.0/0"}]}]}],"SchemaVersion":{"Major":2}}`
+	first := `{"Name":"m","Type":"nat","Colour":"red","Subnets":[{"AddressPrefix":"10.0.1.0/24","GatewayAddress":"10.0.1.1","Depth":3}]}`
+	for _, drops := range []bool{false, true} {
+		log := &calls.Log{}
+		h := New(Options{Build: 20348, DropsNewer: drops, Log: log})
+		result, handle, record := h.Call("HcnCreateNetwork", []string{zeroGUID, settings})
+		again, answer, _ := h.Call("HNSCall", []string{"POST", "/networks/", first})
+		if (result == 0) != drops || (again == 0) != drops || (len(log.Unknown()) == 0) != drops {
+			t.Errorf("drops %t: %#x %s, %#x %s, unknown %v", drops, uint32(result), record, uint32(again), answer, log.Unknown())
+		}
+		if !drops {
+			continue
+		}
+		_, text, _ := h.Call("HcnQueryNetworkProperties", []string{handle, ""})
+		if both := text + answer; strings.Contains(both, "Colour") || strings.Contains(both, "Depth") || !strings.Contains(both, "10.0.0.0/24") || !strings.Contains(both, "10.0.1.0/24") {
+			t.Errorf("it has %s and %s", text, answer)
+		}
+	}
+}
+
+// TestSpelling: HNSCall writes IDs in the case of its version and kind, the Hcn functions in lower case.
+func TestSpelling(t *testing.T) {
+	for build, want := range map[int]string{14393: "network lower, endpoint lower on lower", 17763: "network upper, endpoint upper on upper", 19041: "network upper, endpoint lower on lower",
+		20348: "network upper, endpoint lower on lower", 26100: "network upper, endpoint lower on lower"} {
+		h := New(Options{Build: build})
+		call := func(method, path, request string) (out struct{ ID, VirtualNetwork string }) {
+			var answer struct{ Output any }
+			answer.Output = &out
+			if _, text, record := h.Call("HNSCall", []string{method, path, request}); json.Unmarshal([]byte(text), &answer) != nil || out.ID == "" {
+				t.Fatalf("build %d: %s %s: %s %s", build, method, path, text, record)
+			}
+			return out
+		}
+		caseOf := func(id string) string {
+			switch id {
+			case strings.ToLower(id):
+				return "lower"
+			case strings.ToUpper(id):
+				return "upper"
+			}
+			return id
+		}
+		network := call("POST", "/networks/", `{"Name":"n","Type":"nat","Subnets":[{"AddressPrefix":"10.0.0.0/24","GatewayAddress":"10.0.0.1"}]}`)
+		endpoint := call("POST", "/endpoints/", fmt.Sprintf(`{"VirtualNetwork":%q}`, network.ID))
+		if got := fmt.Sprintf("network %s, endpoint %s on %s", caseOf(network.ID), caseOf(endpoint.ID), caseOf(endpoint.VirtualNetwork)); got != want {
+			t.Errorf("build %d: %s, want %s", build, got, want)
 		}
 	}
 }

@@ -259,10 +259,10 @@ func (h *HNS) v1PolicyLists(method, id, request string) (any, error) {
 	case method == "GET" && id == "":
 		out := []v1PolicyList{}
 		for _, l := range h.loadBalancers {
-			out = append(out, loadBalancerV1(l))
+			out = append(out, h.loadBalancerV1(l))
 		}
 		for _, r := range h.routes {
-			out = append(out, routeV1(r))
+			out = append(out, h.routeV1(r))
 		}
 		return disordered(h, out), nil
 	case method == "POST" && id == "":
@@ -278,9 +278,9 @@ func (h *HNS) v1PolicyLists(method, id, request string) (any, error) {
 	case lbErr != nil && routeErr != nil:
 		return nil, lbErr
 	case method == "GET" && lbErr == nil:
-		return loadBalancerV1(l), nil
+		return h.loadBalancerV1(l), nil
 	case method == "GET":
-		return routeV1(r), nil
+		return h.routeV1(r), nil
 	case method == "DELETE" && lbErr == nil:
 		return nil, h.deleteLoadBalancer(id)
 	case method == "DELETE":
@@ -314,7 +314,7 @@ func (h *HNS) v1CreatePolicyList(in v1PolicyList) (any, error) {
 		if err := h.createLoadBalancer(l); err != nil {
 			return nil, err
 		}
-		return loadBalancerV1(l), nil
+		return h.loadBalancerV1(l), nil
 	case "ROUTE":
 		r, err := routeV2(in.Policies[0], ids)
 		if err != nil {
@@ -323,7 +323,7 @@ func (h *HNS) v1CreatePolicyList(in v1PolicyList) (any, error) {
 		if err := h.createRoute(r); err != nil {
 			return nil, err
 		}
-		return routeV1(r), nil
+		return h.routeV1(r), nil
 	}
 	return nil, unknown(InvalidPolicyType, "a policy list of %q is not simulated", head.Type)
 }

@@ -116,7 +116,7 @@ func (in *v1Network) v2() (*Network, error) {
 }
 
 func (h *HNS) networkV1(n *Network) v1Network {
-	out := v1Network{ID: strings.ToUpper(n.ID), Name: n.Name, Type: n.Type, MacPools: n.MacPool.Ranges, Flags: n.Flags, NetworkAdapterName: h.bound[n.ID],
+	out := v1Network{ID: h.spelled("network", n.ID), Name: n.Name, Type: n.Type, MacPools: n.MacPool.Ranges, Flags: n.Flags, NetworkAdapterName: h.bound[n.ID],
 		Policies: policiesV1(n.Policies), ManagementIP: h.managementIP(n)}
 	for _, s := range n.subnets() {
 		gateway, _ := s.gateway()
@@ -154,7 +154,7 @@ func (in *v1Endpoint) v2() (*Endpoint, error) {
 }
 
 func (h *HNS) endpointV1(e *Endpoint) v1Endpoint {
-	out := v1Endpoint{ID: strings.ToUpper(e.ID), Name: e.Name, VirtualNetwork: strings.ToUpper(e.HostComputeNetwork), MacAddress: e.MacAddress,
+	out := v1Endpoint{ID: h.spelled("endpoint", e.ID), Name: e.Name, VirtualNetwork: h.spelled("endpoint", e.HostComputeNetwork), MacAddress: e.MacAddress,
 		IsRemoteEndpoint: e.remote(), SharedContainers: e.attached, Policies: policiesV1(e.Policies), State: 1,
 		DNSServerList: strings.Join(e.Dns.ServerList, ","), DNSSuffix: strings.Join(e.Dns.Search, ",")}
 	if len(e.attached) > 0 {
@@ -292,15 +292,28 @@ func elbV2(text json.RawMessage, ids []string) (*LoadBalancer, error) {
 	return l, nil
 }
 
-func references(ids []string) (out []string) {
+// firstLower is Windows 2004 (19041), HNS 11: since then an endpoint's document has the ID of its network in lower case
+// (projectcalico/cni-plugin#1019). Its own ID is so too in 13.3 and 15.0, and in 15.0 where a policy list names it.
+var firstLower = Version{11, 0}
+
+// spelled returns an ID as a document of that kind has it. Those of HNS 1.1 are in lower case. Later ones are in upper case, but for endpoints'
+// since firstLower. Source: the documents of public issues in test/windows/simulators/replay/testdata/corpus.
+func (h *HNS) spelled(kind, id string) string {
+	if h.version == nil || kind == "endpoint" && h.v().atLeast(firstLower.Major, firstLower.Minor) {
+		return strings.ToLower(id)
+	}
+	return strings.ToUpper(id)
+}
+
+func (h *HNS) references(ids []string) (out []string) {
 	for _, id := range ids {
-		out = append(out, "/endpoints/"+strings.ToUpper(id))
+		out = append(out, "/endpoints/"+h.spelled("endpoint", id))
 	}
 	return out
 }
 
-func loadBalancerV1(l *LoadBalancer) v1PolicyList {
-	out := v1PolicyList{ID: strings.ToUpper(l.ID), References: references(l.HostComputeEndpoints)}
+func (h *HNS) loadBalancerV1(l *LoadBalancer) v1PolicyList {
+	out := v1PolicyList{ID: h.spelled("policylist", l.ID), References: h.references(l.HostComputeEndpoints)}
 	for _, p := range l.PortMappings {
 		elb := v1ELB{Type: "ELB", SourceVIP: l.SourceVIP, VIPs: l.FrontendVIPs, ILB: p.Flags&ilb != 0, IsDSR: l.Flags&dsr != 0,
 			Protocol: p.Protocol, InternalPort: p.InternalPort, ExternalPort: p.ExternalPort}
@@ -317,8 +330,8 @@ func routeV2(text json.RawMessage, ids []string) (*SDNRoute, error) {
 	return &SDNRoute{HostComputeEndpoints: ids, SchemaVersion: Version{2, 0}, Setting: []RouteSetting{{in.DestinationPrefix, in.NextHop, in.NeedEncap}}}, nil
 }
 
-func routeV1(r *SDNRoute) v1PolicyList {
-	out := v1PolicyList{ID: strings.ToUpper(r.ID), References: references(r.HostComputeEndpoints)}
+func (h *HNS) routeV1(r *SDNRoute) v1PolicyList {
+	out := v1PolicyList{ID: h.spelled("policylist", r.ID), References: h.references(r.HostComputeEndpoints)}
 	for _, s := range r.Setting {
 		out.Policies = append(out.Policies, json.RawMessage(encode(v1Route{"ROUTE", s.DestinationPrefix, s.NextHop, s.NeedEncap})))
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -217,11 +218,13 @@ func short(printed []byte) string {
 	return b.String()
 }
 
-// blank removes what varies between runs.
+var guid = regexp.MustCompile(`[0-9A-Fa-f]{8}(-[0-9A-Fa-f]{4}){3}-[0-9A-Fa-f]{12}`)
+
+// blank removes what varies between runs, and between versions of HNS: the case of IDs.
 func (h *host) blank(text string) string {
+	text = guid.ReplaceAllStringFunc(text, strings.ToLower)
 	if h.namespace != "" {
 		text = strings.ReplaceAll(text, h.namespace, "NAMESPACE")
-		text = strings.ReplaceAll(text, strings.ToUpper(h.namespace), "NAMESPACE")
 	}
 	return text
 }
