@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/url"
 	"slices"
+	"time"
 
 	"github.com/docker/docker/api/types/network"
 )
@@ -30,6 +31,9 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 		return err
 	}
 	defer e.joined.Store(c.ID, true)
+	if err := e.begun(c.ID); err != nil {
+		return err
+	}
 	// The Linux engine may already reuse the addresses of exited containers that Watch has not handled yet.
 	if err := e.detach(func(holder string) bool { return holder == c.ID || !running[holder] }); err != nil {
 		return err
@@ -96,9 +100,9 @@ func (e *Engine) keptNetwork(ctx context.Context, name string) (keptNetwork, str
 	return k, n.ID, err
 }
 
-// Watch does what dockerd.exe does with HNS on its own. At its start it creates the network nat if it is missing and removes stale
-// endpoints (moby daemon/daemon_windows.go initNetworkController, libnetwork's CreateNetwork). Later it removes the endpoints of
-// containers that exit. It calls ready once it watches. It returns when ctx ends (nil) or the Linux engine stops.
+// Watch does what dockerd.exe does on its own. At its start it ends containers that still run, creates the network nat if it is missing and
+// removes stale endpoints (moby daemon/daemon_windows.go initNetworkController, libnetwork's CreateNetwork). Later it removes the endpoints of
+// containers that exit. It calls ready once it watches. When ctx ends it ends all containers. It returns then (nil), or when the Linux engine stops.
 func (e *Engine) Watch(ctx context.Context, ready func()) error {
 	filter := `{"type":["container"],"event":["die"]}`
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://engine/events?filters="+url.QueryEscape(filter), nil)
@@ -118,7 +122,7 @@ func (e *Engine) Watch(ctx context.Context, ready func()) error {
 		var event struct{ Actor struct{ ID string } }
 		if err := decoder.Decode(&event); err != nil {
 			if ctx.Err() != nil {
-				return nil
+				return e.shutDown()
 			}
 			return fmt.Errorf("the engine beneath has ended: %w", err)
 		}
@@ -131,6 +135,19 @@ func (e *Engine) Watch(ctx context.Context, ready func()) error {
 	}
 }
 
+// shutDown ends all containers and removes their endpoints.
+func (e *Engine) shutDown() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	e.endpoints.Lock()
+	defer e.endpoints.Unlock()
+	if err := e.endContainers(ctx, stopped); err != nil {
+		return err
+	}
+	_ = e.detach(func(string) bool { return true }) // HNS may be down: the next start tries again
+	return nil
+}
+
 func (e *Engine) discover(ctx context.Context) error {
 	if _, err := e.inHNS("nat"); err != nil {
 		var bridge struct{ IPAM network.IPAM }
@@ -141,19 +158,15 @@ func (e *Engine) discover(ctx context.Context) error {
 			return err
 		}
 	}
-	running, err := e.running(ctx)
-	if err != nil {
-		return err
-	}
-	for id := range running {
-		e.joined.Store(id, true)
-	}
 	e.endpoints.Lock()
 	defer e.endpoints.Unlock()
-	if err := e.detach(func(holder string) bool { return !running[holder] }); err != nil {
+	if err := e.endContainers(ctx, lost); err != nil {
 		return err
 	}
-	return e.rediscover(ctx, running)
+	if err := e.detach(func(string) bool { return true }); err != nil {
+		return err
+	}
+	return e.rediscover(ctx)
 }
 
 // isRunning inspects one container: the engine announces an exit before its list of containers has it (moby handleContainerExit).

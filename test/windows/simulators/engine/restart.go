@@ -16,13 +16,21 @@ import (
 	"github.com/docker/docker/api/types/versions"
 )
 
-// networkStore is the part of dockerd.exe's network store that the Linux engine does not have.
-type networkStore struct {
+// ownStore is the part of dockerd.exe's stores that the Linux engine does not have.
+type ownStore struct {
 	// Adopted are existing HNS networks that the engine took over, by ID.
 	Adopted map[string]adopted
 	// Again are the engine's own networks that it found at a restart, by ID: their new labels and options.
 	Again map[string]again
+	// Ended are exit codes of containers that ended with the engine, by ID.
+	Ended map[string]int64
 }
+
+// Exit codes of containers that end with dockerd.exe.
+const (
+	stopped = 0xC000013A // STATUS_CONTROL_C_EXIT: dockerd.exe was stopped (test/windows/suites/outsiders/testdata/dockerd-28.golden)
+	lost    = 255        // dockerd.exe was killed and does not know the code (moby daemon/daemon.go restore)
+)
 
 type adopted struct {
 	Name, Driver string
@@ -43,19 +51,19 @@ func (e *Engine) storePath() string {
 }
 
 // store reads the store. It is empty if there is no drive.
-func (e *Engine) store() networkStore {
-	k := networkStore{Adopted: map[string]adopted{}, Again: map[string]again{}}
+func (e *Engine) store() ownStore {
+	k := ownStore{Adopted: map[string]adopted{}, Again: map[string]again{}, Ended: map[string]int64{}}
 	text, err := os.ReadFile(e.storePath())
 	if err == nil {
 		err = json.Unmarshal(text, &k)
 	}
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		e.fault("the store of networks: %v", err)
+		e.fault("the store: %v", err)
 	}
 	return k
 }
 
-func (e *Engine) keep(k networkStore) error {
+func (e *Engine) keep(k ownStore) error {
 	text, err := json.Marshal(k)
 	if err != nil {
 		return err
@@ -63,15 +71,45 @@ func (e *Engine) keep(k networkStore) error {
 	if err := os.MkdirAll(filepath.Dir(e.storePath()), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(e.storePath(), text, 0o644)
+	next := e.storePath() + ".next" // requests read the store meanwhile
+	if err := os.WriteFile(next, text, 0o644); err != nil {
+		return err
+	}
+	return os.Rename(next, e.storePath())
+}
+
+// endContainers ends the running containers. dockerd.exe does so when it stops. What it left running when it was killed it ends at its next start,
+// since it cannot attach to a container again (moby libcontainerd/local/local_windows.go LoadContainer).
+func (e *Engine) endContainers(ctx context.Context, code int64) error {
+	running, err := e.running(ctx)
+	if err != nil || len(running) == 0 {
+		return err
+	}
+	k := e.store()
+	for id := range running {
+		if _, _, err := e.do(ctx, http.MethodPost, "/containers/"+id+"/kill", nil); err != nil {
+			return err
+		}
+		k.Ended[id] = code
+	}
+	return e.keep(k)
+}
+
+// begun forgets the exit code of a container that runs again.
+func (e *Engine) begun(id string) error {
+	k := e.store()
+	if _, ok := k.Ended[id]; !ok {
+		return nil
+	}
+	delete(k.Ended, id)
+	return e.keep(k)
 }
 
 // rediscover compares the engine's networks with those of HNS, as dockerd.exe does at its start (moby daemon/daemon_windows.go
 // initNetworkController). IDs are those of HNS's first interface and compared case-sensitively. A network that it finds keeps its options, and its
 // labels from 27.5 on. One that is missing in HNS is removed. An unknown HNS network is adopted: its options are HNS's name and ID, and it has no
-// labels. In all networks it removes the endpoints that it finds (libnetwork/drivers/windows CreateNetwork). Here it spares those of running Linux
-// containers: on Windows none runs, because there is no live-restore (moby daemon/config/config_windows.go).
-func (e *Engine) rediscover(ctx context.Context, running map[string]bool) error {
+// labels. In all networks it removes the endpoints that it finds (libnetwork/drivers/windows CreateNetwork).
+func (e *Engine) rediscover(ctx context.Context) error {
 	var inHNS []hnsNetwork
 	if err := e.hns("GET", "/networks/", nil, &inHNS); err != nil {
 		return err
@@ -84,7 +122,8 @@ func (e *Engine) rediscover(ctx context.Context, running map[string]bool) error 
 	if err := e.ask(ctx, "/networks", &own); err != nil {
 		return err
 	}
-	before, now := e.store(), networkStore{Adopted: map[string]adopted{}, Again: map[string]again{}}
+	before := e.store()
+	now := ownStore{Adopted: map[string]adopted{}, Again: map[string]again{}, Ended: before.Ended}
 	known, names := map[string]bool{"nat": true}, map[string]bool{}
 	for _, n := range own {
 		var k keptNetwork
@@ -104,7 +143,7 @@ func (e *Engine) rediscover(ctx context.Context, running map[string]bool) error 
 		}
 		now.Again[n.ID] = again{Options: options, Labelless: before.Again[n.ID].Labelless || versions.LessThan(e.facts.docker, keepsLabels) || options[optionID] != k.Options[optionID] && k.Options[optionID] != ""}
 		known[there], names[n.Name] = true, true
-		if err := e.removeStale(there, running); err != nil {
+		if err := e.removeStale(there); err != nil {
 			return err
 		}
 	}
@@ -118,7 +157,7 @@ func (e *Engine) rediscover(ctx context.Context, running map[string]bool) error 
 			one.Subnets = append(one.Subnets, network.IPAMConfig{Subnet: s.AddressPrefix, Gateway: s.GatewayAddress})
 		}
 		now.Adopted[n.ID] = one
-		if err := e.removeStale(n.ID, running); err != nil {
+		if err := e.removeStale(n.ID); err != nil {
 			return err
 		}
 	}
@@ -154,14 +193,14 @@ func (e *Engine) found(k keptNetwork, id string, inHNS []hnsNetwork) (options ma
 	return nil, "", nil
 }
 
-// removeStale removes the endpoints of a network that do not belong to running containers, including the host's own.
-func (e *Engine) removeStale(id string, running map[string]bool) error {
+// removeStale removes the endpoints of a network, including the host's own.
+func (e *Engine) removeStale(id string) error {
 	var all []hnsEndpoint
 	if err := e.hns("GET", "/endpoints/", nil, &all); err != nil {
 		return err
 	}
 	for _, one := range all {
-		if one.VirtualNetwork != id || slices.ContainsFunc(one.SharedContainers, func(c string) bool { return running[c] }) {
+		if one.VirtualNetwork != id {
 			continue
 		}
 		if err := e.hns("DELETE", "/endpoints/"+one.ID, nil, nil); err != nil {

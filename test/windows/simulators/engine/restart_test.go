@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/docker/docker/api/types/container"
 	"github.com/docker/docker/api/types/network"
 
 	"github.com/winkube/winkube/test/windows/simulators/calls"
@@ -79,5 +80,67 @@ func TestRestart(t *testing.T) {
 				t.Errorf("%s: HNS still has\n%s", what, h)
 			}
 		}
+	}
+}
+
+// TestContainersEnd: containers end with the engine, whether it is stopped or killed, and lose their endpoints. Started again, they have new ones.
+func TestContainersEnd(t *testing.T) {
+	h := hns.New(hns.Options{Build: 20348, Log: &calls.Log{}})
+	r := newRig(t, 20348)
+	r.opts.HNS = func(method, path, request string) (string, error) {
+		result, value, record := h.Call("HNSCall", []string{method, path, request})
+		if result != 0 {
+			return "", fmt.Errorf("%s (%#x)", record, uint32(result))
+		}
+		return value, nil
+	}
+	if err := r.discover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, message := r.create("web", container.Config{}, container.HostConfig{}); status != http.StatusCreated {
+		t.Fatalf("create: %d %s", status, message)
+	}
+	former := ""
+	start := func() {
+		t.Helper()
+		r.wants("POST", "/containers/web/start", nil, http.StatusNoContent)
+		var all []hnsEndpoint
+		if err := r.hns("GET", "/endpoints/", nil, &all); err != nil || len(all) != 1 || all[0].ID == former {
+			t.Fatalf("%v, endpoints %+v, formerly %s", err, all, former)
+		}
+		former = all[0].ID
+	}
+	ended := func(what string, code int) {
+		t.Helper()
+		var c container.InspectResponse
+		if status, message := r.call("GET", "/containers/web/json", nil, &c); status != http.StatusOK {
+			t.Fatalf("%s: %d %s", what, status, message)
+		}
+		if c.State.Running || c.State.ExitCode != code {
+			t.Errorf("%s: running %t, exit code %d, want %d", what, c.State.Running, c.State.ExitCode, code)
+		}
+		if strings.Contains(h.String(), "endpoint") {
+			t.Errorf("%s: HNS has\n%s", what, h)
+		}
+	}
+	start()
+	if err := r.discover(t.Context()); err != nil { // a start without a stop before
+		t.Fatal(err)
+	}
+	ended("killed", 255)
+	start()
+	if err := r.shutDown(); err != nil {
+		t.Fatal(err)
+	}
+	ended("stopped", 3221225786)
+	if err := r.discover(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	ended("started again", 3221225786)
+	start()
+	r.wants("POST", "/containers/web/kill", nil, http.StatusNoContent)
+	var c container.InspectResponse
+	if r.call("GET", "/containers/web/json", nil, &c); c.State.ExitCode != 137 {
+		t.Errorf("a container that ended otherwise has the exit code %d", c.State.ExitCode)
 	}
 }

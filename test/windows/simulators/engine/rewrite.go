@@ -151,6 +151,11 @@ func (e *Engine) rewriteContainer(v map[string]any) {
 	}
 	v["HostConfig"] = k.Host
 	id, _ := v["Id"].(string)
+	if state, ok := v["State"].(map[string]any); ok && state["Running"] == false {
+		if code, ok := e.store().Ended[id]; ok {
+			state["ExitCode"] = code
+		}
+	}
 	v["Platform"], v["Driver"] = "windows", "windowsfilter"
 	v["LogPath"] = `C:\ProgramData\docker\containers\` + id + `\` + id + "-json.log"
 	v["ResolvConfPath"], v["HostnamePath"], v["HostsPath"], v["MountLabel"], v["ProcessLabel"], v["AppArmorProfile"] = "", "", "", "", "", ""

@@ -371,32 +371,6 @@ func (m *member) killed() {
 	m.state("state after kill -9", relayed)
 }
 
-// engineRestarts restarts the engine while its containers keep running, as an update of Docker with live-restore does.
-func (m *member) engineRestarts() {
-	before := m.containers()
-	m.engine.kill()
-	if err := m.host.Process("dockerd").Restart(m.Context()); err != nil {
-		m.Fatal(err)
-	}
-	if err := m.host.WaitEngine(m.Context()); err != nil {
-		m.Fatal(err)
-	}
-	m.startEngine()
-	begin := time.Now()
-	m.until(4*time.Minute, "Node Ready after a restart of the engine", func(context.Context) error {
-		if err := m.ready(time.Time{}); err != nil {
-			return err
-		}
-		return m.podsReady(9, 0)
-	})
-	if after := m.containers(); !slices.Equal(before, after) {
-		m.Errorf("containers before: %v\nafter: %v", before, after)
-	}
-	m.inPod("my-secret-pod env")
-	m.did("engine restarted: pods as before after", seconds(time.Since(begin)))
-	m.state("state after the engine's restart", relayed)
-}
-
 // reboots ends everything on the host abruptly and starts it again.
 func (m *member) reboots() {
 	ctx := m.Context()

@@ -15,6 +15,7 @@ import (
 	"os"
 	"os/signal"
 	"strings"
+	"sync"
 
 	"github.com/winkube/winkube/test/windows/simulators/engine"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
@@ -131,9 +132,10 @@ func serve(opts engine.Options, address, socket string) error {
 		return err
 	}
 	ended := make(chan error, 3)
+	var watch sync.WaitGroup
 	if opts.HNS != nil {
 		begun := make(chan struct{})
-		go func() { ended <- e.Watch(ctx, func() { close(begun) }) }()
+		watch.Go(func() { ended <- e.Watch(ctx, func() { close(begun) }) })
 		select {
 		case <-begun:
 		case err := <-ended:
@@ -144,8 +146,9 @@ func serve(opts engine.Options, address, socket string) error {
 		go func() { ended <- server.Serve(listener) }()
 	}
 	fmt.Println("ready")
-	if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+	if err := <-ended; err != nil && !errors.Is(err, http.ErrServerClosed) {
 		return err
 	}
+	watch.Wait() // it ends the containers
 	return nil
 }
