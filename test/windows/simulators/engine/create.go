@@ -180,6 +180,10 @@ func (e *Engine) start(w http.ResponseWriter, r *http.Request, id string) {
 		e.forward(w, r)
 		return
 	}
+	// Endpoints of the container's former run go before it starts: once it runs, a client may give it one that the engine must leave alone.
+	e.endpoints.Lock()
+	_ = e.detachEnded(r.Context()) // HNS may be down: attach fails then
+	e.endpoints.Unlock()
 	status, text, err := e.do(r.Context(), http.MethodPost, "/containers/"+url.PathEscape(id)+"/start", nil)
 	if err == nil && status == http.StatusNoContent {
 		if err = e.attach(r.Context(), id); err != nil {

@@ -26,16 +26,11 @@ func (e *Engine) attach(ctx context.Context, id string) error {
 	if err := e.ask(ctx, "/containers/"+url.PathEscape(id)+"/json", &c); err != nil {
 		return err
 	}
-	running, err := e.running(ctx)
-	if err != nil {
-		return err
-	}
 	defer e.joined.Store(c.ID, true)
 	if err := e.begun(c.ID); err != nil {
 		return err
 	}
-	// The Linux engine may already reuse the addresses of exited containers that Watch has not handled yet.
-	if err := e.detach(func(holder string) bool { return holder == c.ID || !running[holder] }); err != nil {
+	if err := e.detachEnded(ctx); err != nil { // the Linux engine may have reused their addresses
 		return err
 	}
 	for name, n := range c.NetworkSettings.Networks {
@@ -81,6 +76,15 @@ func (e *Engine) detach(gone func(container string) bool) error {
 		}
 	}
 	return nil
+}
+
+// detachEnded does so for exited containers that Watch has not handled yet. The caller holds the lock.
+func (e *Engine) detachEnded(ctx context.Context) error {
+	running, err := e.running(ctx)
+	if err != nil {
+		return err
+	}
+	return e.detach(func(holder string) bool { return !running[holder] })
 }
 
 // keptNetwork returns a network as the client created it, and its ID. The name may also be the Linux network's ID.

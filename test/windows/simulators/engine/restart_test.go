@@ -144,3 +144,51 @@ func TestContainersEnd(t *testing.T) {
 		t.Errorf("a container that ended otherwise has the exit code %d", c.State.ExitCode)
 	}
 }
+
+// TestEndpointOfOthers: a client that gives a container an endpoint as soon as it runs keeps it, even if the engine has not answered yet.
+func TestEndpointOfOthers(t *testing.T) {
+	h := hns.New(hns.Options{Build: 17763, Log: &calls.Log{}})
+	r := newRig(t, 17763)
+	call := func(method, path, request string) (string, error) {
+		result, value, record := h.Call("HNSCall", []string{method, path, request})
+		if result != 0 {
+			return "", fmt.Errorf("%s (%#x)", record, uint32(result))
+		}
+		return value, nil
+	}
+	r.opts.HNS = call
+	var network hnsNetwork
+	var endpoint hnsEndpoint
+	if err := r.hns("POST", "/networks/", hnsNetwork{Name: "pods", Type: "L2Bridge", Subnets: []hnsSubnet{{"10.244.3.0/24", "10.244.3.1"}}}, &network); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.hns("POST", "/endpoints/", hnsEndpoint{VirtualNetwork: network.ID, IPAddress: "10.244.3.7"}, &endpoint); err != nil {
+		t.Fatal(err)
+	}
+	if status, message := r.create("web", container.Config{}, container.HostConfig{NetworkMode: "none"}); status != http.StatusCreated {
+		t.Fatalf("create: %d %s", status, message)
+	}
+	var c container.InspectResponse
+	if err := r.ask(t.Context(), "/containers/web/json", &c); err != nil {
+		t.Fatal(err)
+	}
+	attached := false
+	r.opts.HNS = func(method, path, request string) (string, error) {
+		if !attached && r.isRunning(t.Context(), c.ID) {
+			attached = true
+			if _, err := call("POST", "/endpoints/"+endpoint.ID+"/attach", fmt.Sprintf(`{"ContainerId":%q,"SystemType":"Container"}`, c.ID)); err != nil {
+				t.Error(err)
+			}
+		}
+		return call(method, path, request)
+	}
+	r.wants("POST", "/containers/web/start", nil, http.StatusNoContent)
+	if !attached || !strings.Contains(h.String(), "10.244.3.7") {
+		t.Errorf("attached %t, HNS has\n%s", attached, h)
+	}
+	r.wants("POST", "/containers/web/kill", nil, http.StatusNoContent)
+	r.wants("POST", "/containers/web/start", nil, http.StatusNoContent)
+	if strings.Contains(h.String(), "10.244.3.7") {
+		t.Errorf("the endpoint of the former run is left in\n%s", h)
+	}
+}
