@@ -44,11 +44,17 @@ func (c *tight) ports(context.Context) (portblocks.Ports, error) {
 	return ports, err
 }
 
-func newTight(t *testing.T, build int) *tight {
+// newTight returns such an HNS with the pods' network, a bridge or an overlay, and the settings of a proxy on it.
+func newTight(t *testing.T, build int, overlay bool) (*tight, hnslb.Config) {
 	t.Helper()
 	w := sim.New(build)
+	w.Address = netip.MustParseAddr(nodeIP)
 	c := &tight{client: &client{HNS: w.HNS, log: w.Log}, world: w}
-	if _, err := c.create("Network", none, bridge); err != nil {
+	settings, name := bridge, "cbr0"
+	if overlay {
+		settings, name = overlaySettings, "winkube.4096"
+	}
+	if _, err := c.create("Network", none, settings); err != nil {
 		t.Fatal(err)
 	}
 	ports, err := c.ports(t.Context())
@@ -56,37 +62,44 @@ func newTight(t *testing.T, build int) *tight {
 		t.Fatal(err)
 	}
 	c.blocks = ports.Free()
-	return c
+	node := func() (netip.Addr, string) { return w.Address, nodeMAC }
+	return c, hnslb.Config{Client: c, Network: name, Overlay: overlay, Build: build, Node: node, Ports: c.ports}
 }
 
 // TestPortsRunOut: without direct server return some 240 load balancers use all blocks of dynamic ports. The proxy refuses the next one before HNS
-// does, names its Service and the remedy, and leaves the host ports for its own connections. With fewer Services it serves the rest.
+// does, names its Service and the remedy, and leaves the host ports for its own connections. With fewer Services it serves the rest. Overlays have load
+// balancers without a flag.
 func TestPortsRunOut(t *testing.T) {
-	c := newTight(t, 20348)
-	b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0", Ports: c.ports})
-	want := table(300)
-	for range 2 {
-		failed, rest := proxy.RouteErrors(b.Sync(t.Context(), want, nil))
-		served := c.world.HNS.Reserving()
-		if len(rest) > 0 || len(failed) != 300-served || c.refused > 0 || served != c.blocks-portblocks.Kept {
-			t.Fatalf("%d of %d blocks taken, %d Services refused, %d by HNS; %v", served, c.blocks, len(failed), c.refused, rest)
+	for _, overlay := range []bool{false, true} {
+		c, cfg := newTight(t, 20348, overlay)
+		b := hnslb.New(cfg)
+		want := table(300)
+		for range 2 {
+			failed, rest := proxy.RouteErrors(b.Sync(t.Context(), want, nil))
+			served := c.world.HNS.Reserving()
+			if len(rest) > 0 || len(failed) != 300-served || c.refused > 0 || served != c.blocks-portblocks.Kept {
+				t.Fatalf("overlay %t: %d of %d blocks taken, %d Services refused, %d by HNS; %v", overlay, served, c.blocks, len(failed), c.refused, rest)
+			}
+			last := failed[len(failed)-1]
+			if last.Route.Service.Name != "s0299" || !errors.Is(last, portblocks.ErrNone) || !strings.Contains(last.Error(), "--enable-dsr") {
+				t.Errorf("overlay %t: %v", overlay, last)
+			}
 		}
-		last := failed[len(failed)-1]
-		if last.Route.Service.Name != "s0299" || !errors.Is(last, portblocks.ErrNone) || !strings.Contains(last.Error(), "--enable-dsr") {
-			t.Errorf("%v", last)
+		if err := b.Sync(t.Context(), table(200), nil); err != nil || c.world.HNS.Reserving() != 200 {
+			t.Errorf("overlay %t: %d load balancers: %v", overlay, c.world.HNS.Reserving(), err)
 		}
-	}
-	if err := b.Sync(t.Context(), table(200), nil); err != nil || c.world.HNS.Reserving() != 200 {
-		t.Errorf("%d load balancers: %v", c.world.HNS.Reserving(), err)
 	}
 }
 
 // TestManyServices: 2,000 Services with endpoints, some with node ports and an external address, fit into the dynamic ports on each build if
 // direct server return is on.
 func TestManyServices(t *testing.T) {
-	for _, build := range []int{17763, 20348, 26100} {
-		c := newTight(t, build)
-		b := hnslb.New(hnslb.Config{Client: c, Network: "cbr0", DSR: true, Ports: c.ports})
+	for _, host := range []struct {
+		build   int
+		overlay bool
+	}{{17763, false}, {20348, true}, {26100, false}} {
+		c, cfg := newTight(t, host.build, host.overlay)
+		cfg.DSR = true
 		want := table(2000)
 		for i := range 100 { // without direct server return, because endpoints are on other nodes
 			r := proxy.Route{Service: want.Routes[i*20].Service, Kind: proxy.NodePort, Protocol: v1.ProtocolTCP,
@@ -94,11 +107,11 @@ func TestManyServices(t *testing.T) {
 			want.Routes = append(want.Routes, r)
 		}
 		slices.SortStableFunc(want.Routes, func(a, b proxy.Route) int { return strings.Compare(a.Service.Name, b.Service.Name) })
-		if err := b.Sync(t.Context(), want, nil); err != nil || c.refused > 0 {
-			t.Fatalf("%d: %d refused by HNS; %v", build, c.refused, err)
+		if err := hnslb.New(cfg).Sync(t.Context(), want, nil); err != nil || c.refused > 0 {
+			t.Fatalf("%+v: %d refused by HNS; %v", host, c.refused, err)
 		}
 		if got := c.world.HNS.Reserving(); got != 100 {
-			t.Errorf("%d: %d load balancers reserve ports, want the 100 node ports", build, got)
+			t.Errorf("%+v: %d load balancers reserve ports, want the 100 node ports", host, got)
 		}
 	}
 }
