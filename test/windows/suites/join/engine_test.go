@@ -16,12 +16,6 @@ import (
 func (m *member) engineRestarts() {
 	before, endpoints, pods := m.containers(), m.podEndpoints(), m.podUIDs()
 	m.engine.kill()
-	if err := m.host.Process("dockerd").Restart(m.Context()); err != nil {
-		m.Fatal(err)
-	}
-	if err := m.host.WaitEngine(m.Context()); err != nil {
-		m.Fatal(err)
-	}
 	m.startEngine()
 	begin := time.Now()
 	m.restarts++

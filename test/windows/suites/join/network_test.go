@@ -153,7 +153,7 @@ func (m *member) goThrough(k kind) {
 		m.world.HNS.Restart()
 		state("crash of HNS")
 		m.kubelet.stop() // as an orderly shutdown does; reboots is a loss of power
-		m.engine.kill()
+		m.engine.stop()
 		m.world.Reboot()
 		if err := m.Reboot(m.Context()); err != nil {
 			m.Fatal(err)
