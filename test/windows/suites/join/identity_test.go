@@ -15,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/rig"
 )
 
 // identityPod is a pod with an isolation mode, a credential spec and limits.
@@ -120,7 +121,7 @@ func (m *member) event(name, want string) {
 func (m *member) hostDoctor() (judge func()) {
 	m.Helper()
 	cmd := m.agent("kubelet.exe", []string{"doctor", "--node-ip=" + m.host.Addr.String(), "--cluster-cidr=" + lab.PodCIDR, "--service-cidr=" + lab.ServiceCIDR,
-		`--root-dir=C:\kubelet`, "--pod-infra-container-image=" + lab.PauseImage, m.kubeletFlags()[3]})
+		"--pod-infra-container-image=" + lab.PauseImage, "--kubeconfig=" + rig.WindowsPath(m.host.PKI("kubelet.kubeconfig"))})
 	report := make(chan string, 1)
 	go func() {
 		said, _ := m.Finish(cmd) // it fails because it finds faults
@@ -132,7 +133,7 @@ func (m *member) hostDoctor() (judge func()) {
 func (m *member) doctorSaid(got string) {
 	m.Helper()
 	for _, want := range []string{"ok     this is Windows Server 20", fmt.Sprintf("10.0.%d.", m.Build), "FAULT  the feature Containers is not installed", "fix: Install-WindowsFeature Containers",
-		"ok     Docker ", "of the disk is free at C:\\kubelet", "ok     the clock agrees with the API server's", "ok     the API server has version v1.36.3", "faults found: "} {
+		"ok     Docker ", "of the disk is free at C:\\var\\lib\\kubelet", "ok     the clock agrees with the API server's", "ok     the API server has version v1.36.3", "faults found: "} {
 		if !strings.Contains(got, want) {
 			m.Errorf("kubelet.exe doctor does not report %q:\n%s", want, got)
 		}

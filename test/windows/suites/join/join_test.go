@@ -32,7 +32,9 @@ func TestJoin(t *testing.T) {
 			host := <-free
 			t.Cleanup(func() { free <- host })
 			m := newMember(t, host, build)
+			m.setVariables()
 			m.boot()
+			m.lastServiceAddress()
 			m.join()
 			m.samples()
 			judge := m.hostDoctor()
@@ -403,6 +405,11 @@ func (m *member) reboots() {
 	m.state("state after a reboot", relayed)
 }
 
+// writeLog writes a log for those who look for a fault.
+func (m *member) writeLog(name, text string) error {
+	return os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/%s-%d.log", name, m.Build)), []byte(text), 0o644)
+}
+
 // leaves deletes everything and checks that nothing remains.
 func (m *member) leaves() {
 	ctx := m.Context()
@@ -418,7 +425,7 @@ func (m *member) leaves() {
 	})
 	m.did("namespace deleted: no container after", seconds(took))
 	m.until(time.Minute, "no directory of a pod", func(context.Context) error {
-		left, err := os.ReadDir(m.Path(`C:\kubelet\pods`))
+		left, err := os.ReadDir(m.Path(`C:\var\lib\kubelet\pods`))
 		if err == nil && len(left) > 0 {
 			err = fmt.Errorf("%d are left: %v", len(left), left)
 		}
@@ -443,7 +450,7 @@ func (m *member) leaves() {
 	m.kinds()
 	m.did("calls of HNS, IP Helper, netsh; unknown", fmt.Sprintf("%d, %d", len(m.world.Log.Calls()), len(m.world.Log.Unknown())))
 	for name, log := range map[string]string{"calls": calls, "simulators": m.world.Log.String()} {
-		if err := os.WriteFile(filepath.Join(cluster.Root, fmt.Sprintf("_output/wine/%s-%d.log", name, m.Build)), []byte(log), 0o644); err != nil {
+		if err := m.writeLog(name, log); err != nil {
 			m.Error(err)
 		}
 	}

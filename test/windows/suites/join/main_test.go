@@ -71,6 +71,12 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	if err := cluster.Step(ctx, "kubeadm: program, objects in the cluster", cluster.UpKubeadm); err != nil {
 		return 1, err
 	}
+	if err := cluster.Step(ctx, "join tokens for the proxy", func(ctx context.Context) error {
+		_, err := cluster.Kubectl(ctx, "apply", "-f", filepath.Join(cluster.Root, "build/kubernetes/node-join.yaml")) // once in a cluster, as the guide says
+		return err
+	}); err != nil {
+		return 1, err
+	}
 	if client, err = cluster.Client(); err != nil {
 		return 1, err
 	}

@@ -54,7 +54,8 @@ type member struct {
 	kubelet  *program
 	proxy    *program
 	flanneld *program
-	mirrored string // the host's endpoint in HNS that Linux has too, as the pods' gateway; "": the engine beneath makes it
+	window   map[string]string // variables of the administrator's window
+	mirrored string            // the host's endpoint in HNS that Linux has too, as the pods' gateway; "": the engine beneath makes it
 }
 
 // program is a running program with its log.
@@ -78,7 +79,7 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
 			one.kill()
 		}
-		if err := errors.Join(p.WriteProfile(fmt.Sprintf("join-%d", build)), p.Close()); err != nil {
+		if err := errors.Join(p.WriteProfile(fmt.Sprintf("join-%s-%d", t.Name(), build)), p.Close()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -86,11 +87,13 @@ func newMember(t *testing.T, host *lab.Host, build int) *member {
 		t.Fatal(err)
 	}
 	m.simulate()
-	for name, value := range m.environment() { // for services, which inherit no other environment
-		if err := p.SetRegistry(t.Context(), `HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\Session Manager\Environment`, name, value); err != nil {
-			t.Fatal(err)
+	t.Cleanup(func() {
+		if t.Failed() {
+			if err := m.writeLog("simulators", m.world.Log.String()); err != nil {
+				t.Error(err)
+			}
 		}
-	}
+	})
 	return m
 }
 
@@ -201,7 +204,8 @@ func (m *member) forget(ctx context.Context) error {
 			return err
 		}
 	}
-	if _, err := m.host.Exec(ctx, "sh", "-c", "ip link delete "+ownBridge+" 2>/dev/null || true"); err != nil {
+	// The device stays: Wine has the first index of a name for ever.
+	if _, err := m.host.Exec(ctx, "sh", "-c", "ip address flush dev "+ownBridge+" 2>/dev/null || true"); err != nil {
 		return err
 	}
 	return m.host.Engine().RemoveNetwork(ctx, podNetwork)
@@ -250,36 +254,42 @@ func (m *member) agent(exe string, flags []string) *exec.Cmd {
 	return m.agentAt(filepath.Join(bin, exe), flags)
 }
 
-// agentAt prepares the program at path.
+// agentAt prepares the program at path. Its flags are those of the guides.
 func (m *member) agentAt(path string, flags []string) *exec.Cmd {
+	m.Helper()
+	m.inGuides(flags)
 	cmd := m.Command(m.Context(), path, flags...)
-	for name, value := range m.environment() {
+	for name, value := range m.window {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}
 	return cmd
 }
 
-// environment returns the agents' environment. On Server 2016 it names the adapter for service addresses, as the seeds' pages do. On later
-// Servers the proxy creates one.
-func (m *member) environment() map[string]string {
-	env := map[string]string{}
-	if !m.world.HNS.V2() {
-		env["INTERFACE_TO_ADD_SERVICE_IP"] = "vEthernet (HNS Internal NIC)"
+// setVariables sets the variables of the windows in which programs start. On Server 2016 one names the adapter for service addresses, as the guide
+// and the seeds' pages do. On later Servers the proxy creates one.
+func (m *member) setVariables() {
+	m.Helper()
+	if m.world.HNS.V2() {
+		return
 	}
-	return env
+	m.window = map[string]string{"INTERFACE_TO_ADD_SERVICE_IP": "vEthernet (HNS Internal NIC)"}
+	for name, value := range m.window { // a service has them in its own value Environment, which Wine's service manager does not read
+		if err := m.SetRegistry(m.Context(), `HKEY_LOCAL_MACHINE\System\CurrentControlSet\Control\Session Manager\Environment`, name, value); err != nil {
+			m.Fatal(err)
+		}
+	}
 }
 
 func (m *member) kubeletFlags() []string {
 	pki := func(name string) string { return rig.WindowsPath(m.host.PKI(name)) }
-	return []string{"--hostname-override=" + m.host.Name, "--pod-infra-container-image=" + lab.PauseImage, "--resolv-conf=",
-		"--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(), `--root-dir=C:\kubelet`, "--client-ca-file=" + pki("ca.crt"),
-		"--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"), "--cluster-cidr=" + lab.PodCIDR,
-		"--eviction-hard=", "--image-gc-high-threshold=100", "--feature-gates=HyperVContainer=true", "--v=2"} // the machine's disk is not the simulated host's
+	return append([]string{"--hostname-override=" + m.host.Name, "--resolv-conf=", "--kubeconfig=" + pki("kubelet.kubeconfig"), "--node-ip=" + m.host.Addr.String(),
+		"--client-ca-file=" + pki("ca.crt"), "--tls-cert-file=" + pki("kubelet-server.crt"), "--tls-private-key-file=" + pki("kubelet-server.key"),
+		"--cluster-cidr=" + lab.PodCIDR, "--feature-gates=HyperVContainer=true", "--v=2"}, labFlags...)
 }
 
 func (m *member) proxyFlags() []string {
 	return []string{"--v=3", "--proxy-mode=userspace", "--hostname-override=" + m.host.Name,
-		"--kubeconfig=" + rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address=" + m.host.Addr.String(), "--network-mode=host-gateway"}
+		"--kubeconfig=" + rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address=" + m.host.Addr.String()}
 }
 
 func (m *member) start(name string, cmd *exec.Cmd) *program {

@@ -8,10 +8,14 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
+
+	v1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
@@ -86,8 +90,9 @@ func (m *member) pluggable() {
 	if err := m.world.InstallPowerShell(m.Context(), m.Prefix); err != nil { // called by flannel
 		m.Fatal(err)
 	}
+	m.named()
 	begin := time.Now()
-	joined := m.beginJoin()
+	joined := m.beginJoin(append(slices.Clone(cniplugins.Flags), "--v=2"), []string{"--network-mode=cni", "--v=3"})
 	m.podCIDR = m.rangeOfNode()
 	ranges := m.flannel()
 	if err := cniplugins.Install(m.Context(), m.Prefix, "win-bridge", ranges); err != nil {
@@ -102,16 +107,14 @@ func (m *member) pluggable() {
 	m.until(90*time.Second, "the pod Ready", func(context.Context) error { return m.podsReady(1, 0) })
 	m.servesByPlugin(ranges)
 	m.reachesOtherNodes()
+	m.did("mode cni: pods of other nodes by flannel's routes", "ok")
 	m.state("mode cni: state", "cni")
 	m.leavesPlugins()
 }
 
-// beginJoin starts `kubelet.exe node join` with the arguments of `kubeadm token create --print-join-command`, and returns what it will have printed.
-func (m *member) beginJoin() <-chan string {
+// beginJoin starts the guide's `kubelet.exe node join` with further flags of kubelet and proxy, and returns what it will have printed.
+func (m *member) beginJoin(kubelet, proxy []string) <-chan string {
 	m.Helper()
-	if _, err := cluster.Kubectl(m.Context(), "apply", "-f", filepath.Join(cluster.Root, "build/kubernetes/node-join.yaml")); err != nil {
-		m.Fatal(err)
-	}
 	if err := m.Own(m.Path(`C:\new`)); err != nil {
 		m.Fatal(err)
 	}
@@ -124,12 +127,7 @@ func (m *member) beginJoin() <-chan string {
 			m.Fatal(err)
 		}
 	}
-	args := append([]string{"node"}, m.joinWords()...)
-	args = append(args, "--node-name="+m.host.Name, "--node-ip="+m.host.Addr.String(), "--")
-	args = append(args, cniplugins.Flags...)
-	args = append(args, "--pod-infra-container-image="+lab.PauseImage, "--eviction-hard=", "--image-gc-high-threshold=100", "--v=2") // the machine's disk is not the host's
-	args = append(args, "--", "--network-mode=cni", "--v=3")
-	cmd := m.agentAt(`C:\new\kubelet.exe`, args)
+	cmd := m.agentAt(m.guidedProgram(), slices.Concat(m.joinByGuide(), []string{"--"}, labFlags, kubelet, []string{"--"}, proxy))
 	joined := make(chan string, 1)
 	go func() {
 		said, err := m.Finish(cmd) // its doctor finds what Wine lacks
@@ -241,13 +239,33 @@ var interfaceNumber = regexp.MustCompile(`interface \d+`)
 // servesByPlugin wants the plugin's address for the pod, and its Service to answer on the host and in the pod.
 func (m *member) servesByPlugin(ranges cniplugins.Ranges) {
 	m.Helper()
-	pod, err := watched.Pods().Lister().Pods(m.space).Get("web")
+	pod, err := m.podOf("web")
 	if err != nil {
 		m.Fatal(err)
 	}
 	if pod.Status.PodIP != ranges.First() {
 		m.Fatalf("the pod has the address %q; want the plugin's %s", pod.Status.PodIP, ranges.First())
 	}
+	m.serves()
+	m.did("mode cni: the plugin's address; a Service", "ok")
+}
+
+// podOf returns the pod of that name, or of the Deployment of that name.
+func (m *member) podOf(name string) (*v1.Pod, error) {
+	pods, err := watched.Pods().Lister().Pods(m.space).List(labels.Everything())
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(pods, func(p *v1.Pod) bool { return p.Name == name || strings.HasPrefix(p.Name, name+"-") })
+	if i < 0 {
+		return nil, fmt.Errorf("there is no pod of %s", name)
+	}
+	return pods[i], nil
+}
+
+// serves wants the Service web to answer on the host and in its pod.
+func (m *member) serves() {
+	m.Helper()
 	service, err := watched.Services().Lister().Services(m.space).Get("web")
 	if err != nil {
 		m.Fatal(err)
@@ -255,16 +273,15 @@ func (m *member) servesByPlugin(ranges cniplugins.Ranges) {
 	url := "http://" + service.Spec.ClusterIP + "/hostname"
 	m.served(30*time.Second, "the Service on the host", func(ctx context.Context) error { return m.get(ctx, url, "web") })
 	m.served(30*time.Second, "the Service in the pod", func(ctx context.Context) error { return m.fromPod(ctx, url, "web") })
-	m.did("mode cni: the plugin's address; a Service", "ok")
 }
 
-// reachesOtherNodes wants the pod and one on a Linux node to reach each other by flannel's routes, and the pod its own node.
+// reachesOtherNodes wants the pod and one on a Linux node to reach each other.
 func (m *member) reachesOtherNodes() {
 	m.Helper()
 	var on [2]string
 	for i, name := range []string{"web", "linux"} {
 		m.until(time.Minute, "the address of pod "+name, func(context.Context) error {
-			pod, err := watched.Pods().Lister().Pods(m.space).Get(name)
+			pod, err := m.podOf(name)
 			if err == nil && pod.Status.PodIP == "" {
 				err = fmt.Errorf("it has none: %s", pod.Status.Phase)
 			}
@@ -278,12 +295,11 @@ func (m *member) reachesOtherNodes() {
 	m.served(30*time.Second, "the pod from a Linux node", func(ctx context.Context) error {
 		return answers(ctx, cluster.Nodes[0], on[0], "web", filepath.Join(cluster.Tools, "sample"))
 	})
-	m.did("mode cni: pods of other nodes by flannel's routes", "ok")
 }
 
 // fromPod requires a page that begins with want, requested in pod web.
 func (m *member) fromPod(ctx context.Context, url, want string) error {
-	pod, err := watched.Pods().Lister().Pods(m.space).Get("web")
+	pod, err := m.podOf("web")
 	if err != nil {
 		return err
 	}
@@ -308,7 +324,7 @@ func answers(ctx context.Context, host *lab.Host, url, want string, sample ...st
 func (m *member) leavesPlugins() {
 	m.Helper()
 	begin := time.Now()
-	said, err := m.Finish(m.agentAt(`C:\new\kubelet.exe`, []string{"node", "leave"}))
+	said, err := m.Finish(m.agentAt(m.guidedProgram(), m.guided(`.\kubelet.exe node leave`)))
 	if err != nil || !regexp.MustCompile(`networks: removed [1-9]\d* containers from the network of CNI plugins`).MatchString(said.Stdout) {
 		m.Fatalf("kubelet.exe node leave: %v: %s", err, said)
 	}

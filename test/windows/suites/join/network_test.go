@@ -15,6 +15,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -85,7 +86,6 @@ type kind struct {
 
 // kinds goes through the other networks of this Windows: their first start, kill -9, a crash of HNS and a reboot. Server 2016 has one.
 func (m *member) kinds() {
-	m.lastServiceAddress()
 	if !m.world.HNS.V2() {
 		said, err := m.Finish(m.agent("kubelet.exe", append(m.kubeletFlags(), "--network-mode=overlay")))
 		if want := fmt.Sprintf("HNS of build %d does not support subnets of other nodes; want host-gateway or upstream", m.Build); err == nil || !strings.Contains(said.Stderr, want) {
@@ -100,20 +100,31 @@ func (m *member) kinds() {
 	m.nothingLeft()
 }
 
-// lastServiceAddress makes a Service near the end of the range. Without a proxy the kubelet learns the range from the cluster IPs that it sees, and what
-// other Services have is a matter of chance.
+// lastServiceAddress makes a Service near the end of the range, with an endpoint, so that each back end treats it as others. Until a proxy reports, the
+// kubelet learns the range from the cluster IPs that it sees. What other Services have, and which of both is first, is a matter of chance.
 func (m *member) lastServiceAddress() {
+	m.Helper()
 	services := client.CoreV1().Services("default")
 	service := &v1.Service{ObjectMeta: metav1.ObjectMeta{Name: "last-address-" + m.host.Name}}
 	service.Spec = v1.ServiceSpec{ClusterIP: fmt.Sprintf("10.96.255.%d", m.host.Addr.As4()[3]), Ports: []v1.ServicePort{{Port: 80}}}
-	if _, err := services.Create(m.Context(), service, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		m.Fatal(err)
-	}
-	m.Cleanup(func() {
+	remove := func() {
 		if err := services.Delete(context.Background(), service.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
 			m.Error(err)
 		}
-	})
+	}
+	remove() // a killed test's
+	m.Cleanup(remove)
+	service, err := services.Create(m.Context(), service, metav1.CreateOptions{})
+	if err != nil {
+		m.Fatal(err)
+	}
+	port := int32(80)
+	slice := &discovery.EndpointSlice{AddressType: discovery.AddressTypeIPv4, Endpoints: []discovery.Endpoint{{Addresses: []string{"192.0.2.1"}}}, Ports: []discovery.EndpointPort{{Port: &port}}}
+	slice.GenerateName, slice.Labels = service.Name+"-", map[string]string{discovery.LabelServiceName: service.Name}
+	slice.OwnerReferences = []metav1.OwnerReference{{APIVersion: "v1", Kind: "Service", Name: service.Name, UID: service.UID}}
+	if _, err := client.DiscoveryV1().EndpointSlices("default").Create(m.Context(), slice, metav1.CreateOptions{}); err != nil {
+		m.Fatal(err)
+	}
 }
 
 func (m *member) goThrough(k kind) {
