@@ -68,6 +68,9 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 	for _, host := range hosts {
 		free <- host
 	}
+	if err := cluster.Step(ctx, "DNS of the cluster", upDNS); err != nil {
+		return 1, err
+	}
 	if err := cluster.Step(ctx, "kubeadm: program, objects in the cluster", cluster.UpKubeadm); err != nil {
 		return 1, err
 	}
@@ -98,6 +101,16 @@ func withCluster(ctx context.Context, m *testing.M) (int, error) {
 		err = cluster.Down(ctx)
 	}
 	return code, err
+}
+
+// upDNS deploys the cluster's DNS and waits until it runs. Kubelets look for it and, on Server 2019, write its address into pods' endpoints. A cluster
+// that was started here has no samples yet, and so none.
+func upDNS(ctx context.Context) error {
+	if _, err := cluster.Kubectl(ctx, "apply", "-f", filepath.Join(cluster.Root, "build/samples/coredns.yaml")); err != nil {
+		return err
+	}
+	_, err := cluster.Kubectl(ctx, "rollout", "status", "--namespace=kube-system", "deployment/coredns", "--timeout=3m")
+	return err
 }
 
 // chosen returns the Windows Servers to test: the named one, or all.
