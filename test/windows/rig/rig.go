@@ -26,10 +26,10 @@ import (
 // Builds are the Windows Servers that the rig can simulate: 2016, 2019, 2022, 2025.
 var Builds = []int{14393, 17763, 20348, 26100}
 
-// Wanted returns the builds that tests run on: the one in WINKUBE_WINDOWS, or all if it is unset.
+// Wanted returns the builds that tests run on: those in WINKUBE_WINDOWS, or all if it is unset.
 func Wanted(builds ...int) []int {
-	only := os.Getenv("WINKUBE_WINDOWS")
-	return slices.DeleteFunc(slices.Clone(builds), func(build int) bool { return only != "" && only != strconv.Itoa(build) })
+	only := strings.Fields(os.Getenv("WINKUBE_WINDOWS"))
+	return slices.DeleteFunc(slices.Clone(builds), func(build int) bool { return len(only) > 0 && !slices.Contains(only, strconv.Itoa(build)) })
 }
 
 // Prefix is an installation of Wine, like a newly installed Windows. Its methods may be called concurrently.

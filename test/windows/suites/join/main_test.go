@@ -113,16 +113,14 @@ func upDNS(ctx context.Context) error {
 	return err
 }
 
-// chosen returns the Windows Servers to test: the named one, or all.
-func chosen(name string) ([]int, error) {
-	if name == "" {
-		return rig.Builds, nil
+// chosen returns the Windows Servers to test: the named ones, or all.
+func chosen(names string) ([]int, error) {
+	for name := range strings.FieldsSeq(names) {
+		if build, err := strconv.Atoi(name); err != nil || !slices.Contains(rig.Builds, build) {
+			return nil, fmt.Errorf("WINKUBE_WINDOWS is %q: must be some of %v, or empty for all", names, rig.Builds)
+		}
 	}
-	build, err := strconv.Atoi(name)
-	if err != nil || !slices.Contains(rig.Builds, build) {
-		return nil, fmt.Errorf("WINKUBE_WINDOWS is %q: must be one of %v, or empty for all", name, rig.Builds)
-	}
-	return []int{build}, nil
+	return rig.Wanted(rig.Builds...), nil
 }
 
 // newer is the version of the kubelet.exe that the service is upgraded to.
