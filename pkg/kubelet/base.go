@@ -29,7 +29,6 @@ import (
 	"github.com/winkube/winkube/pkg/shutdown"
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
-	"github.com/winkube/winkube/pkg/volume/flex"
 	"github.com/winkube/winkube/pkg/volume/kinds"
 	"github.com/winkube/winkube/pkg/wake"
 )
@@ -51,7 +50,7 @@ type base struct {
 	puller   *start.Puller
 	csi      csiDrivers
 	csiKind  *csiVolumes // nil: not on this host
-	flexKind *flex.Kind  // nil: there is no directory of drivers
+	attached []nodeKind  // the kinds whose volumes are attached to the node, with csiKind
 	volumes  *volume.Manager
 	disks    *stats.Disks
 	reports  report.FactsFile // of this host's proxy
@@ -86,11 +85,10 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	if err != nil {
 		return b, err
 	}
-	b.csiKind = newCSIKind(cfg, here, b.csi, b.events, b.nodeChanged)
-	b.flexKind = newFlexKind(cfg, here, reader, b.nodeChanged)
+	b.csiKind, b.attached = newNodeKinds(cfg, here, b.csi, b.events, reader, b.nodeChanged)
 	b.volumes, err = kinds.New(here,
 		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Run: command.New(), Prepared: cfg.Counters.VolumePrepared},
-		otherKinds(b.csiKind, b.flexKind)...)
+		volumeKinds(b.attached)...)
 	if err != nil {
 		return b, err
 	}

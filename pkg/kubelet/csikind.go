@@ -3,7 +3,6 @@ package kubelet
 import (
 	"k8s.io/utils/clock"
 
-	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
 	csivolume "github.com/winkube/winkube/pkg/volume/csi"
@@ -25,21 +24,6 @@ func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, events events,
 		parts.Boot = cfg.Facts.BootID
 	}
 	return &csiVolumes{csivolume.New(host, parts)}
-}
-
-func (c *csiVolumes) kinds() []volume.Kind {
-	if c == nil {
-		return nil
-	}
-	return []volume.Kind{c.kind}
-}
-
-// inUse returns nil if there are no such volumes.
-func (c *csiVolumes) inUse() node.Volumes {
-	if c == nil {
-		return nil
-	}
-	return c.kind
 }
 
 // newVolumeHealth is nil where the health of volumes is not reported.

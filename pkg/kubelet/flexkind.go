@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	"context"
 	"os"
 
 	v1 "k8s.io/api/core/v1"
@@ -10,6 +11,7 @@ import (
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/flex"
+	"github.com/winkube/winkube/pkg/volume/san"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
@@ -22,31 +24,47 @@ func newFlexKind(cfg Config, host volume.Host, objects *kubeclient.CSIObjects, c
 	return flex.New(host, flex.Parts{Dir: cfg.FlexDir, Run: command.NewPrivate(os.Environ()), Objects: objects, Changed: changed})
 }
 
-// otherKinds are the kinds of volume that are not in package kinds.
-func otherKinds(csi *csiVolumes, flex *flex.Kind) []volume.Kind {
-	all := csi.kinds()
-	if flex != nil {
+// nodeKind is a kind whose volumes are attached to the node, and which releases those that no pod uses.
+type nodeKind interface {
+	volume.Kind
+	node.Volumes
+	Run(ctx context.Context) error
+}
+
+// newNodeKinds creates the kinds whose volumes are attached to the node.
+func newNodeKinds(cfg Config, host volume.Host, drivers csiDrivers, events events, objects *kubeclient.CSIObjects, changed wake.Signal) (*csiVolumes, []nodeKind) {
+	csi := newCSIKind(cfg, host, drivers, events, changed)
+	var all []nodeKind
+	if csi != nil {
+		all = append(all, csi.kind)
+	}
+	if flex := newFlexKind(cfg, host, objects, changed); flex != nil {
 		all = append(all, flex)
+	}
+	for _, disks := range san.Kinds(host, objects, changed) {
+		all = append(all, disks)
+	}
+	return csi, all
+}
+
+// volumeKinds are the same kinds for the Manager.
+func volumeKinds(kinds []nodeKind) []volume.Kind {
+	all := make([]volume.Kind, len(kinds))
+	for i, k := range kinds {
+		all[i] = k
 	}
 	return all
 }
 
 // attachable are the kinds of volume that the control plane attaches.
-type attachable []node.Volumes
+type attachable []nodeKind
 
 // newAttachable returns nil if there are none.
-func newAttachable(csi *csiVolumes, flex *flex.Kind) node.Volumes {
-	var all attachable
-	if volumes := csi.inUse(); volumes != nil {
-		all = append(all, volumes)
-	}
-	if flex != nil {
-		all = append(all, flex)
-	}
-	if len(all) == 0 {
+func newAttachable(kinds []nodeKind) node.Volumes {
+	if len(kinds) == 0 {
 		return nil
 	}
-	return all
+	return attachable(kinds)
 }
 
 // InUse implements node.Volumes.

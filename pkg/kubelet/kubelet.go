@@ -127,7 +127,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	node, err := node.New(cfg.Node, node.Parts{
 		Client: clients.Heartbeat, Watch: base.objects, Host: nodeHost{base.disks, cfg.NodeIPs},
 		Engine: nodeEngine{base.engine, base.records, newEngineFaults(cfg, base.events), cfg.Platform}, Network: nodeNetwork{base.network},
-		Volumes: newAttachable(base.csiKind, base.flexKind), Pressure: base.pressure, Shutdown: base.closing, Changed: base.nodeChanged, Events: base.events, Clock: clock.RealClock{},
+		Volumes: newAttachable(base.attached), Pressure: base.pressure, Shutdown: base.closing, Changed: base.nodeChanged, Events: base.events, Clock: clock.RealClock{},
 	})
 	if err != nil {
 		return nil, err
@@ -190,11 +190,8 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	if k.server != nil {
 		run("server", k.server.Run)
 	}
-	if k.csiKind != nil {
-		run("CSI volumes", k.csiKind.kind.Run)
-	}
-	if k.flexKind != nil {
-		run("flexVolumes", k.flexKind.Run)
+	for _, kind := range k.attached {
+		run("volumes of "+kind.Name(), kind.Run)
 	}
 	if k.health != nil {
 		run("health of volumes", k.health.Run)

@@ -128,14 +128,25 @@ func usesOf(p *v1.Pod, name string) (mounted, device bool) {
 // csiDrivers are the successors of kinds that upstream has removed without a migration, by default names.
 var csiDrivers = map[string]string{"cephfs": "cephfs.csi.ceph.com", "rbd": "rbd.csi.ceph.com"}
 
+// successor says what there is on a system instead of a kind that it does not have; "": nothing in particular.
+func successor(system, field string) string {
+	switch {
+	case csiDrivers[field] != "":
+		return "the CSI driver " + csiDrivers[field] + ", on a Linux node"
+	case system == "windows" && (field == "iscsi" || field == "fc"):
+		return "the storage's CSI driver, or a flexVolume driver; Linux nodes have kind " + field
+	}
+	return ""
+}
+
 // unsupported says that this agent has no kind for v, and which it has.
 func (m *Manager) unsupported(v Volume) error {
 	switch {
 	case v.Claim != "" && v.PV == nil:
 		return fmt.Errorf("claim %q has not been prepared", v.Claim)
 	case v.PV == nil:
-		if driver := csiDrivers[fieldOf(v.Spec.VolumeSource)]; driver != "" {
-			return fmt.Errorf("volume kind %s is not supported by this node agent; use a PersistentVolume of the CSI driver %s, on a Linux node", fieldOf(v.Spec.VolumeSource), driver)
+		if instead := successor(m.host.Platform.OS, fieldOf(v.Spec.VolumeSource)); instead != "" {
+			return fmt.Errorf("volume kind %s is not supported by this node agent; use a PersistentVolume of %s", fieldOf(v.Spec.VolumeSource), instead)
 		}
 		have := append(supported(m.kinds, func(s v1.VolumeSource) Volume { return Volume{Spec: &v1.Volume{VolumeSource: s}} }), "persistentVolumeClaim")
 		if why := m.host.Platform.NoSockets(); why != nil && v.Spec.CSI != nil {
@@ -146,8 +157,8 @@ func (m *Manager) unsupported(v Volume) error {
 	have := supported(m.kinds, func(s v1.PersistentVolumeSource) Volume {
 		return Volume{Spec: &v1.Volume{}, PV: &v1.PersistentVolume{Spec: v1.PersistentVolumeSpec{PersistentVolumeSource: s}}}
 	})
-	if driver := csiDrivers[fieldOf(v.PV.Spec.PersistentVolumeSource)]; driver != "" {
-		return fmt.Errorf("PersistentVolume %s has kind %s, which is not supported by this node agent; use one of the CSI driver %s, on a Linux node", v.PV.Name, fieldOf(v.PV.Spec.PersistentVolumeSource), driver)
+	if instead := successor(m.host.Platform.OS, fieldOf(v.PV.Spec.PersistentVolumeSource)); instead != "" {
+		return fmt.Errorf("PersistentVolume %s has kind %s, which is not supported by this node agent; use one of %s", v.PV.Name, fieldOf(v.PV.Spec.PersistentVolumeSource), instead)
 	}
 	if why := m.host.Platform.NoSockets(); why != nil && v.PV.Spec.CSI != nil {
 		return fmt.Errorf("PersistentVolume %s needs the CSI driver %s: %w; use %s", v.PV.Name, v.PV.Spec.CSI.Driver, why, oneOf(have))

@@ -57,8 +57,11 @@ func badPods(node string) []badPod {
 			mount(pod, "/sample", v1.VolumeSource{EmptyDir: &v1.EmptyDirVolumeSource{}})
 		}, start, "", "Failed", "/sample"},
 		{"volume-kind", func(pod *v1.Pod) {
+			mount(pod, "/v", v1.VolumeSource{Glusterfs: &v1.GlusterfsVolumeSource{EndpointsName: "storage", Path: "a"}})
+		}, []string{"ContainerCreating"}, "", "FailedMount", "volume kind glusterfs is not supported"},
+		{"volume-iscsi", func(pod *v1.Pod) { // on a node with or without iscsiadm
 			mount(pod, "/v", v1.VolumeSource{ISCSI: &v1.ISCSIVolumeSource{TargetPortal: "10.96.255.254", IQN: "iqn.2001-04.com.example:storage"}})
-		}, []string{"ContainerCreating"}, "", "FailedMount", "volume kind iscsi is not supported"},
+		}, []string{"ContainerCreating"}, "", "FailedMount", "10.96.255.254:iqn.2001-04.com.example:storage:0"},
 		{"host-users", func(pod *v1.Pod) { pod.Spec.HostUsers = &no },
 			[]string{"ContainerCreating"}, "", "FailedCreatePodSandBox", "hostUsers"},
 		{"runtime-class", func(pod *v1.Pod) { pod.Spec.RuntimeClassName = new(unknownClass) },

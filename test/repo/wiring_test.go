@@ -19,8 +19,6 @@ var halfBuilt = map[string]string{}
 
 // optional are parts that may be nil: of the type that New makes, each with the reason.
 var optional = map[string]string{
-	"pkg/kubelet csiKind":          "Windows has no volumes of CSI drivers",
-	"pkg/kubelet flexKind":         "there are none without --volume-plugin-dir",
 	"pkg/kubelet health":           "the feature gate CSIVolumeHealth is off by default",
 	"pkg/kubelet server":           "enableServer: false opens no port",
 	"pkg/kubelet serving":          "there is none without --rotate-server-certificates",

@@ -85,6 +85,8 @@ func TestVM(t *testing.T) {
 		{"AppArmor", appArmor, false},
 		{"NFS", nfs, false},
 		{"NFS server gone", nfsGone, false},
+		{"iSCSI", iscsi, false},
+		{"iSCSI target gone", iscsiGone, false},
 		{"journal by NodeLogQuery", journal, false},
 		{"kubelet killed", kubeletKilled, false},
 		{"Docker restarted", dockerRestarted, false},

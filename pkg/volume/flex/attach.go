@@ -40,27 +40,14 @@ func (k *Kind) InUse() []v1.UniqueVolumeName { return k.inUse.Names(func(name) b
 // It returns the device that the driver's attach call has reported on the control plane.
 func (k *Kind) attached(ctx context.Context, u use) (device string, err error) {
 	k.inUse.Add(u.name(), u.uid)
-	ctx, cancel := context.WithTimeout(ctx, attachTime)
+	wait, cancel := context.WithTimeout(ctx, attachTime)
 	defer cancel()
-	for {
-		node, changed := k.parts.Objects.NodeState()
-		listed, told := k.inUse.Knows(node, u.name())
-		if !listed {
-			k.inUse.Changed.Send()
-		} else if i := slices.IndexFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == u.name().Unique() }); i >= 0 {
-			return node.Status.VolumesAttached[i].DevicePath, nil
-		}
-		select {
-		case <-changed:
-		case <-told:
-		case <-ctx.Done():
-			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return "", fmt.Errorf("volume not attached according to node status for volume %q after %s; the driver attaches volumes, so kube-controller-manager must have it, too (--flex-volume-plugin-dir)",
-					u.spec, attachTime)
-			}
-			return "", context.Cause(ctx)
-		}
+	a, err := k.inUse.Attached(wait, k.parts.Objects.NodeState, u.name())
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		return "", fmt.Errorf("volume not attached according to node status for volume %q after %s; the driver attaches volumes, so kube-controller-manager must have it, too (--flex-volume-plugin-dir)",
+			u.spec, attachTime)
 	}
+	return a.DevicePath, err
 }
 
 // mountDevice makes the driver mount an attached volume for the node, unless it is mounted. The directory is the record of that.

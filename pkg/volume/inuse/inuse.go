@@ -1,9 +1,10 @@
 // Package inuse knows which attached volumes this node's pods use, so that the control plane does not detach them.
 //
-//	Add, Drop -> Volumes -> status.volumesInUse -> Reported -> Knows: a pod may mount it
+//	Add, Drop -> Volumes -> status.volumesInUse -> Reported -> Knows, Attached: a pod may mount it
 package inuse
 
 import (
+	"context"
 	"slices"
 	"sync"
 
@@ -109,6 +110,26 @@ func (u *Volumes[K]) Knows(node *v1.Node, k K) (bool, <-chan struct{}) {
 	}
 	order, err := resourceversion.CompareResourceVersion(node.ResourceVersion, since)
 	return err != nil || order >= 0, next
+}
+
+// Attached waits until the control plane has attached the volume to this node and knows that it is in use, so that it does not detach it again. state
+// returns our Node as last seen and a channel that is closed at its next change. The error is that of ctx.
+func (u *Volumes[K]) Attached(ctx context.Context, state func() (*v1.Node, <-chan struct{}), k K) (v1.AttachedVolume, error) {
+	for {
+		node, changed := state()
+		listed, told := u.Knows(node, k)
+		if !listed {
+			u.Changed.Send()
+		} else if i := slices.IndexFunc(node.Status.VolumesAttached, func(a v1.AttachedVolume) bool { return a.Name == k.Unique() }); i >= 0 {
+			return node.Status.VolumesAttached[i], nil
+		}
+		select {
+		case <-changed:
+		case <-told:
+		case <-ctx.Done():
+			return v1.AttachedVolume{}, context.Cause(ctx)
+		}
+	}
 }
 
 // Names are those for status.volumesInUse of the volumes that keep accepts, never nil.

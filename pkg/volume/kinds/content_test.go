@@ -186,3 +186,18 @@ func sameInodes(a, b map[string]fs.FileInfo) bool {
 	}
 	return true
 }
+
+// TestSANOnWindows: disks of a SAN are refused on Windows with what there is instead, inline and behind a claim.
+func TestSANOnWindows(t *testing.T) {
+	r := volumetest.New(t, volumetest.Windows())
+	const instead = "use a PersistentVolume of the storage's CSI driver, or a flexVolume driver; Linux nodes have kind "
+	for want, source := range map[string]v1.VolumeSource{"iscsi": {ISCSI: &v1.ISCSIVolumeSource{}}, "fc": {FC: &v1.FCVolumeSource{}}} {
+		if _, err := r.Prepare(t.Context(), volumetest.Pod(volumetest.Vol("v", source))); err == nil || !strings.Contains(err.Error(), "volume kind "+want+" is not supported by this node agent; "+instead+want) {
+			t.Error(err)
+		}
+	}
+	r.Bind("data", v1.PersistentVolumeSource{FC: &v1.FCVolumeSource{}})
+	if _, err := r.Prepare(t.Context(), volumetest.Pod(volumetest.ClaimVol(false))); err == nil || !strings.Contains(err.Error(), "PersistentVolume pv has kind fc, which is not supported by this node agent; use one of the storage's CSI driver") {
+		t.Error(err)
+	}
+}
