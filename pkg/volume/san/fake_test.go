@@ -110,7 +110,7 @@ const (
 func newWorld(t *testing.T, kernel *volumetest.Kernel) *world {
 	w := &world{Runner: commandtest.New(), t: t, dir: t.TempDir(), kernel: kernel, portals: map[string]*portal{}, disks: map[string]*lun{}, sessions: map[string]*session{}, devices: map[string]*lun{},
 		maps: map[string]string{}, busy: map[string]bool{}, wwns: map[string]map[int]string{}, ports: map[string]string{}, nextID: 1}
-	for _, d := range []string{"sys/class", "sys/block", "dev/disk/by-id", "run", "iscsi/ifaces"} {
+	for _, d := range []string{"sys/class", "sys/block", "dev/disk/by-id", "run", "settings", "iscsi/ifaces"} {
 		w.must(os.MkdirAll(filepath.Join(w.dir, d), 0o755))
 	}
 	for _, wwid := range []string{"naa.60000000000000a0", "naa.60000000000000a1", "naa.60000000000000b0"} {
@@ -121,7 +121,7 @@ func newWorld(t *testing.T, kernel *volumetest.Kernel) *world {
 			targetName: {0: "naa.60000000000000a0", 1: "naa.60000000000000a1"}, otherName: {0: "naa.60000000000000b0"},
 		}}
 	}
-	w.system = san.System{Sys: filepath.Join(w.dir, "sys"), Dev: filepath.Join(w.dir, "dev"), Run: filepath.Join(w.dir, "run"), Databases: []string{filepath.Join(w.dir, "none"), filepath.Join(w.dir, "iscsi")},
+	w.system = san.System{Sys: filepath.Join(w.dir, "sys"), Dev: filepath.Join(w.dir, "dev"), Run: filepath.Join(w.dir, "run"), Databases: []string{filepath.Join(w.dir, "settings"), filepath.Join(w.dir, "iscsi")},
 		Write: w.write, Claimed: w.claimed, Events: w.listen}
 	w.Install("iscsiadm", w.iscsiadm)
 	w.Install("blkid", w.blkid)
@@ -285,6 +285,7 @@ func (w *world) join(name string, disk *lun) {
 	if dm == "" {
 		dm = fmt.Sprintf("dm-%d", len(w.maps))
 		w.maps[dm] = disk.wwid
+		w.set("block/"+dm+"/size", "6144")
 		w.set("block/"+dm+"/dm/uuid", "mpath-3"+strings.TrimPrefix(disk.wwid, "naa."))
 		w.must(os.WriteFile(filepath.Join(w.dir, "dev", dm), disk.data, 0o600))
 	}

@@ -131,18 +131,14 @@ func unless(err error, codes ...int) error {
 
 // announce implements protocol. A record of a discovery that is there already is an administrator's, unless an earlier agent of ours has made it.
 func (k *iscsi) announce(r *record, portal string) {
-	path, err := k.system.discoveryRecord(portal)
-	if err == nil && !exists(path) && !slices.Contains(r.Finds, portal) {
+	if k.system.discoveryRecord(portal) == "" && !slices.Contains(r.Finds, portal) {
 		r.Finds = append(r.Finds, portal)
 	}
 }
 
 // settle implements protocol.
 func (k *iscsi) settle(r *record) {
-	r.Finds = slices.DeleteFunc(r.Finds, func(portal string) bool {
-		path, err := k.system.discoveryRecord(portal)
-		return err == nil && !exists(path)
-	})
+	r.Finds = slices.DeleteFunc(r.Finds, func(portal string) bool { return k.system.discoveryRecord(portal) == "" })
 }
 
 // connect implements protocol: it logs in to a portal.
@@ -250,10 +246,6 @@ func parseShow(out []byte) (all []setting) {
 // open-iscsi get nothing of it.
 func (k *iscsi) discover(ctx context.Context, r *record, portal string, chap []setting) (tag string, err error) {
 	args := []string{"-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", r.Iface}
-	path, err := k.system.discoveryRecord(portal)
-	if err != nil {
-		return "", explain(err)
-	}
 	turn, err := k.portals.Enter(ctx, portal)
 	if err != nil {
 		return "", err
@@ -270,7 +262,7 @@ func (k *iscsi) discover(ctx context.Context, r *record, portal string, chap []s
 		}()
 	}
 	if len(chap) > 0 {
-		if err := k.system.edit(path, chap); err != nil {
+		if err := k.system.edit(k.system.discoveryRecord(portal), chap); err != nil {
 			return "", err
 		}
 	}
@@ -331,8 +323,8 @@ func (k *iscsi) forget(ctx context.Context, r *record, shared bool) error {
 			}
 		}
 	}
-	if db, err := k.system.database(); r.Initiator == "" || r.Iface == r.From || err != nil || !exists(filepath.Join(db, "ifaces", r.Iface)) {
-		return nil //nolint:nilerr // without records there is nothing to delete
+	if r.Initiator == "" || r.Iface == r.From || k.system.find("ifaces", r.Iface) == "" {
+		return nil
 	}
 	return k.delete(ctx, "-m", "iface", "-I", r.Iface)
 }
@@ -344,8 +336,8 @@ func (k *iscsi) endDiscovery(ctx context.Context, r *record, portal string) erro
 		return err
 	}
 	defer turn.Release()
-	if path, err := k.system.discoveryRecord(portal); err != nil || !exists(path) {
-		return nil //nolint:nilerr // without records there is nothing to delete
+	if k.system.discoveryRecord(portal) == "" {
+		return nil
 	}
 	return k.delete(ctx, "-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", r.From)
 }
@@ -374,30 +366,28 @@ func addressOf(portal string) (host, port string) {
 	return host, port
 }
 
-// database returns the directory of open-iscsi's records.
-func (s *System) database() (string, error) {
-	for _, dir := range s.Databases {
-		if fi, err := os.Stat(dir); err == nil && fi.IsDir() {
-			return dir, nil
+// find returns the file of that name below the directories that may have open-iscsi's records; "": there is none.
+func (s *System) find(elements ...string) string {
+	for _, db := range s.Databases {
+		if path := filepath.Join(append([]string{db}, elements...)...); exists(path) {
+			return path
 		}
 	}
-	return "", fmt.Errorf("%w: no records of open-iscsi in %s", command.ErrNotFound, strings.Join(s.Databases, ", "))
+	return ""
 }
 
-// discoveryRecord returns the record of a portal's discovery, which may be missing.
-func (s *System) discoveryRecord(portal string) (string, error) {
-	db, err := s.database()
+// discoveryRecord returns the record of a portal's discovery; "": there is none.
+func (s *System) discoveryRecord(portal string) string {
 	host, port := addressOf(portal)
-	return filepath.Join(db, "send_targets", host+","+port, "st_config"), err
+	return s.find("send_targets", host+","+port, "st_config")
 }
 
 // nodeRecord returns the record of a portal of a target: a file for each interface in the directory ADDRESS,PORT,TAG, or a file of that name.
 func (s *System) nodeRecord(r *record, portal string) (string, error) {
-	db, err := s.database()
-	if err != nil {
-		return "", err
+	dir := s.find("nodes", r.IQN)
+	if dir == "" {
+		return "", fmt.Errorf("cannot find open-iscsi's record of %s: want it in %s", r.IQN, strings.Join(s.Databases, " or "))
 	}
-	dir := filepath.Join(db, "nodes", r.IQN)
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return "", fmt.Errorf("cannot find open-iscsi's record of %s: %w", r.IQN, err)
@@ -420,14 +410,14 @@ func (s *System) nodeRecord(r *record, portal string) (string, error) {
 
 // edit changes settings of a record of open-iscsi. The directory of a record has nothing but records, so that the new file is written elsewhere.
 func (s *System) edit(path string, settings []setting) error {
-	db, err := s.database()
-	var have []byte
-	if err == nil {
-		have, err = os.ReadFile(path)
+	i := slices.IndexFunc(s.Databases, func(db string) bool { return strings.HasPrefix(path, db+string(filepath.Separator)) })
+	if i < 0 {
+		return fmt.Errorf("cannot write CHAP's settings: open-iscsi has no record for them in %s", strings.Join(s.Databases, " or "))
 	}
+	have, err := os.ReadFile(path)
 	var f *os.File
 	if err == nil {
-		f, err = os.CreateTemp(db, ".winkube-*") // mode 0600
+		f, err = os.CreateTemp(s.Databases[i], ".winkube-*") // mode 0600
 	}
 	if err != nil {
 		return fmt.Errorf("cannot write CHAP's settings: %w", err)

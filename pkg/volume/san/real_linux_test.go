@@ -47,9 +47,6 @@ func TestRealRecords(t *testing.T) {
 				t.Errorf("%s: iscsiadm does not have %s", portal, line)
 			}
 		}
-		if _, err := k.adm(ctx, append(node, "--login")...); err == nil || strings.Contains(err.Error(), secret) {
-			t.Errorf("login without a target: %v", err)
-		}
 		if err := k.forget(ctx, r, false); err != nil {
 			t.Error(err)
 		}
@@ -65,21 +62,17 @@ func TestRealRecords(t *testing.T) {
 
 func testRealDiscovery(ctx context.Context, t *testing.T, k *iscsi, r *record, portal string) {
 	t.Helper()
-	path, err := k.system.discoveryRecord(portal)
-	if err != nil {
-		t.Fatal(err)
-	}
 	k.announce(r, portal)
 	if _, err := k.adm(ctx, "-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-I", r.Iface, "-o", "new"); err != nil {
 		t.Fatal(err)
 	}
-	if err := k.system.edit(path, []setting{{"discovery.sendtargets.auth.username", "finder"}}); err != nil {
+	if err := k.system.edit(k.system.discoveryRecord(portal), []setting{{"discovery.sendtargets.auth.username", "finder"}}); err != nil {
 		t.Fatal(err)
 	}
 	if out, err := k.adm(ctx, "-m", "discoverydb", "-t", "sendtargets", "-p", portal, "-o", "show"); err != nil || !strings.Contains(string(out), "discovery.sendtargets.auth.username = finder\n") {
 		t.Errorf("%s, %v", out, err)
 	}
-	if err := k.forget(ctx, r, true); err != nil || exists(path) {
+	if err := k.forget(ctx, r, true); err != nil || k.system.discoveryRecord(portal) != "" {
 		t.Errorf("the record of a discovery stays: %v", err)
 	}
 	if k.settle(r); len(r.Finds) > 0 {
@@ -92,7 +85,7 @@ func withOwnRecords(t *testing.T) bool {
 	if _, err := command.New().Run(t.Context(), nil, "iscsiadm", "--version"); err != nil || os.Geteuid() != 0 {
 		t.Skipf("needs open-iscsi and root: %v", err)
 	}
-	return OwnMounts(t, `mount --make-rprivate / && mount -t tmpfs tmpfs /etc/iscsi && echo InitiatorName=iqn.2003-01.org.example:me >/etc/iscsi/initiatorname.iscsi`)
+	return OwnMounts(t, `mount --make-rprivate / && mount -t tmpfs tmpfs /etc/iscsi && mkdir -p /var/lib/iscsi && mount -t tmpfs tmpfs /var/lib/iscsi && echo InitiatorName=iqn.2003-01.org.example:me >/etc/iscsi/initiatorname.iscsi`)
 }
 
 // OwnMounts runs the test again in a mount namespace that a shell script has prepared, and reports whether this is it.
@@ -102,6 +95,9 @@ func OwnMounts(t *testing.T, script string) bool {
 	}
 	run := command.NewWith([]string{"WINKUBE_OWN_MOUNTS=1"})
 	out, err := run.Run(t.Context(), nil, "unshare", "--mount", "/bin/sh", "-c", script+` && exec "$0" "$@"`, os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
+	if strings.Contains(string(out), "--- SKIP: "+t.Name()) {
+		t.Skipf("%s", out)
+	}
 	if err != nil || !strings.Contains(string(out), "--- PASS: "+t.Name()) {
 		t.Errorf("%v\n%s", err, out)
 	}

@@ -16,7 +16,7 @@ import (
 // System is the storage side of a Linux host: its kernel's directories, and what is done there. All fields must be set.
 type System struct {
 	Sys, Dev, Run string
-	// Databases are the directories that may have open-iscsi's records; the first that exists has them.
+	// Databases are the directories that may have open-iscsi's records. Debian 12 has them in /etc/iscsi; Debian 13 has only settings there.
 	Databases []string
 	// Write writes into a file of sysfs.
 	Write func(path, data string) error
@@ -117,7 +117,8 @@ func (s *System) mapped(paths []path) string {
 			continue
 		}
 		for _, h := range holders {
-			if strings.HasPrefix(s.text(filepath.Join("block", h, "dm"), "uuid"), "mpath-") && s.node(h) {
+			// It has a size when multipathd has switched it on.
+			if size := s.text(filepath.Join("block", h), "size"); size != "" && size != "0" && s.node(h) && strings.HasPrefix(s.text(filepath.Join("block", h, "dm"), "uuid"), "mpath-") {
 				return h
 			}
 		}
