@@ -29,6 +29,8 @@ const (
 	volumesPerPod = 10
 	// csiPatience is for everything that is not measured.
 	csiPatience = 2 * time.Minute
+	// benchLabel is on the volumes and claims of a run.
+	benchLabel = "winkube.test/bench"
 )
 
 // storage is the CSI driver beside one kubelet, and its volumes.
@@ -47,7 +49,7 @@ func (b *bench) csi(ctx context.Context) (err error) {
 		sides[agent] = &storage{agent: agent, client: agent.pods.client, outside: csidriver.Outside{Data: agent.host.CSIData()}}
 	}
 	defer func() {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), csiPatience)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 3*csiPatience) // pods, volumes and drivers of both sides
 		defer cancel()
 		for _, side := range sides {
 			err = errors.Join(err, side.down(ctx))
@@ -147,12 +149,13 @@ func (s *storage) claim(ctx context.Context, name, handle string) error {
 func csiObjects(name, handle string) (*v1.PersistentVolume, *v1.PersistentVolumeClaim) {
 	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("1Mi")}
 	modes := []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}
-	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + name}, Spec: v1.PersistentVolumeSpec{
+	labels := map[string]string{benchLabel: "csi"}
+	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: namespace + "-" + name, Labels: labels}, Spec: v1.PersistentVolumeSpec{
 		Capacity: size, AccessModes: modes, PersistentVolumeReclaimPolicy: v1.PersistentVolumeReclaimRetain,
 		ClaimRef:               &v1.ObjectReference{Namespace: namespace, Name: name},
 		PersistentVolumeSource: v1.PersistentVolumeSource{CSI: &v1.CSIPersistentVolumeSource{Driver: lab.CSIDriverName, VolumeHandle: handle}},
 	}}
-	return pv, &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace}, Spec: v1.PersistentVolumeClaimSpec{
+	return pv, &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: name, Namespace: namespace, Labels: labels}, Spec: v1.PersistentVolumeClaimSpec{
 		VolumeName: pv.Name, StorageClassName: ptr.To(""), AccessModes: modes, Resources: v1.VolumeResourceRequirements{Requests: size},
 	}}
 }
@@ -193,13 +196,10 @@ func (s *storage) down(ctx context.Context) error {
 	if err == nil {
 		err = s.unstaged(ctx)
 	}
-	errs := []error{err}
-	for _, name := range s.claims {
-		pv, claim := csiObjects(name, "")
-		errs = append(errs, unlessMissing(s.client.CoreV1().PersistentVolumeClaims(namespace).Delete(ctx, claim.Name, metav1.DeleteOptions{})),
-			unlessMissing(s.client.CoreV1().PersistentVolumes().Delete(ctx, pv.Name, metav1.DeleteOptions{})))
-	}
-	return errors.Join(append(errs, s.stop(ctx))...)
+	// All at the same time: the client's rate allows only some requests in a second.
+	all := metav1.ListOptions{LabelSelector: benchLabel}
+	return errors.Join(err, s.client.CoreV1().PersistentVolumeClaims(namespace).DeleteCollection(ctx, metav1.DeleteOptions{}, all),
+		s.client.CoreV1().PersistentVolumes().DeleteCollection(ctx, metav1.DeleteOptions{}, all), s.stop(ctx))
 }
 
 // unstaged waits until the driver has no volume on the node. Upstream's kubelet unstages after the pod is gone.
