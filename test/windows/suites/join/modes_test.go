@@ -20,24 +20,32 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/cniplugins"
+	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/simulators/powershell"
 )
 
-// TestModes runs a Windows node in the modes in which other programs connect the nodes: upstream, where a router has the routes, and cni, where
+// TestModes runs Windows nodes in the modes in which other programs connect the nodes: upstream, where a router has the routes, and cni, where
 // flanneld.exe and win-bridge.exe, both unmodified, also create the pod network.
 func TestModes(t *testing.T) {
-	t.Parallel()
-	host := <-free
-	t.Cleanup(func() { free <- host })
-	m := newMember(t, host, 20348)
+	for _, build := range rig.Wanted(17763, 20348, 26100) { // whether mode cni works on Server 2016 is not known (docs/guides/network.md)
+		t.Run(strconv.Itoa(build), func(t *testing.T) {
+			t.Parallel()
+			host := <-free
+			t.Cleanup(func() { free <- host })
+			newMember(t, host, build).throughModes()
+		})
+	}
+}
+
+func (m *member) throughModes() {
 	m.boot()
 	m.lastServiceAddress()
 	upstream := []string{"--network-mode=upstream"}
 	m.goThrough(kind{name: "upstream", flags: upstream, proxy: upstream, pod: true, brief: true, remove: m.deleteNetwork})
 	m.nothingLeft()
 	m.did("mode upstream: nothing left", "ok")
-	if err := m.forget(t.Context()); err != nil {
-		t.Fatal(err)
+	if err := m.forget(m.Context()); err != nil {
+		m.Fatal(err)
 	}
 	m.world.Reboot() // of what was switched on for the network before
 	m.pluggable()
