@@ -20,29 +20,9 @@ func TestNodeJoin(t *testing.T) {
 	s := newSpace(t)
 	ctx, joiner := t.Context(), cluster.Joiner
 	s.must(cluster.UpJoiner(ctx))
-	const saved = "/var/lib/saved"
-	_, err := joiner.Shell(ctx, "mkdir -p "+saved+" && cd /etc/systemd/system && mv kubelet.service kubelet.service.d "+saved+" && mv /etc/default/kubelet "+saved+"/settings")
-	s.must(err)
-	t.Cleanup(func() {
-		ctx := context.Background()
-		if log, err := joiner.Shell(ctx, "tail -n 40 /var/log/kubelet.log /var/log/proxy.log"); err == nil && t.Failed() {
-			t.Logf("%s", log)
-		}
-		_, _ = joiner.Shell(ctx, "systemctl stop proxy; systemctl stop kubelet; rm -f /etc/systemd/system/proxy.service; true") // they may run after a failure
-		if _, err := joiner.Shell(ctx, "[ -d "+saved+" ] && cd "+saved+" && mv kubelet.service kubelet.service.d /etc/systemd/system/ && mv settings /etc/default/kubelet && rmdir "+saved); err != nil {
-			t.Error(err)
-		}
-		if err := cluster.DownJoiner(ctx); err != nil {
-			t.Error(err)
-		}
-		if err := client.CoreV1().Nodes().Delete(ctx, joiner.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-		s.noPodsOf(joiner.Name)
-	})
-	s.leave(joiner) // kubeadm reset in an earlier test leaves the pod network
+	s.bareJoiner()
 	before := s.hostState(joiner)
-	_, err = cluster.Kubectl(ctx, "apply", "-f", filepath.Join(cluster.Root, "build/kubernetes/node-join.yaml"))
+	_, err := cluster.Kubectl(ctx, "apply", "-f", filepath.Join(cluster.Root, "build/kubernetes/node-join.yaml"))
 	s.must(err)
 	command, err := cluster.JoinCommand()
 	s.must(err)
@@ -88,6 +68,33 @@ func TestNodeJoin(t *testing.T) {
 			t.Errorf("cgroups are left: %q, %v", left, err)
 		}
 	}
+}
+
+// bareJoiner moves away the units and settings that kubeadm needs on the third host, until the test ends. Then it is as before, with nothing running.
+func (s *space) bareJoiner() {
+	s.Helper()
+	ctx, joiner := s.Context(), cluster.Joiner
+	const saved = "/var/lib/saved"
+	_, err := joiner.Shell(ctx, "mkdir -p "+saved+" && cd /etc/systemd/system && mv kubelet.service kubelet.service.d "+saved+" && mv /etc/default/kubelet "+saved+"/settings")
+	s.must(err)
+	s.Cleanup(func() {
+		ctx := context.Background()
+		if log, err := joiner.Shell(ctx, "tail -n 40 /var/log/kubelet.log /var/log/proxy.log"); err == nil && s.Failed() {
+			s.Logf("%s", log)
+		}
+		_, _ = joiner.Shell(ctx, "systemctl stop proxy; systemctl stop kubelet; rm -f /etc/systemd/system/proxy.service; true") // they may run after a failure
+		if _, err := joiner.Shell(ctx, "[ -d "+saved+" ] && cd "+saved+" && mv kubelet.service kubelet.service.d /etc/systemd/system/ && mv settings /etc/default/kubelet && rmdir "+saved); err != nil {
+			s.Error(err)
+		}
+		if err := cluster.DownJoiner(ctx); err != nil {
+			s.Error(err)
+		}
+		if err := client.CoreV1().Nodes().Delete(ctx, joiner.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+			s.Error(err)
+		}
+		s.noPodsOf(joiner.Name)
+	})
+	s.leave(joiner) // kubeadm reset in an earlier test leaves the pod network
 }
 
 // leaveTwice runs the leave command twice; the second run has nothing to do.
