@@ -34,7 +34,7 @@ builds=$!
 step "rig, simulators, smoke" env WINKUBE_WINE=1 go test -count=1 -timeout 60m "${packages[@]}"
 wait $builds || { cat "$logs/built"; exit 1; }
 cat "$logs/built"
-join() { WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 120m -v ./test/windows/suites/join | grep -v '^=== '; }
+join() { WINKUBE_WINDOWS=${WINKUBE_JOINS-${WINKUBE_WINDOWS-}} WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 120m -v ./test/windows/suites/join | grep -v '^=== '; }
 measured "joins" join || exit
 step "packages' tests under Wine" go run ./test/windows/cover -only test
 measured "coverage" go run ./test/windows/cover -only report -goal 85 || exit

@@ -47,5 +47,6 @@ start_beside on_second_cluster
 WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 90m -skip "$other" ./test/e2e
 join_beside
 
-# One Windows Server joins here. make test-windows joins all of them, as does an empty WINKUBE_WINDOWS.
-WINKUBE_WINDOWS=${WINKUBE_WINDOWS-20348} hack/test-windows.sh
+# All four Windows Servers join: they mostly wait, so they do so beside each other. The other suites run as one of them; make test-windows runs all as
+# each. WINKUBE_WINDOWS names the Servers of both.
+WINKUBE_JOINS=${WINKUBE_WINDOWS-} WINKUBE_WINDOWS=${WINKUBE_WINDOWS-20348} hack/test-windows.sh
