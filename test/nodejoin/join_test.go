@@ -211,6 +211,7 @@ func TestRefusals(t *testing.T) {
 		repair func(*bare) // what is wrong beside arguments, parts, engine and rights
 	}{
 		"token malformed":        {change: func(b *bare) { b.cfg.Token = "abc" }, want: "--token: 3 characters that are not a join token; want one such as"},
+		"token of k3s":           {change: func(b *bare) { b.cfg.Token = "K10" + strings.Repeat("ab", 32) + "::" + goodToken }, want: "of a token of k3s or RKE2, which is for their own agents; want credentials from their cluster: --kubeconfig"},
 		"token wrong":            {change: func(b *bare) { b.cfg.Token = "abcdef.aaaaaaaaaaaaaaaa" }, want: "--token=abcdef.****************: its second half does not fit"},
 		"token expired":          {change: func(b *bare) { b.must(b.EndToken(goodToken)) }, want: "the cluster does not know it: it has expired", repair: addToken},
 		"token signs only":       {change: func(b *bare) { b.Forget(goodToken) }, want: "the API server does not accept it", repair: addToken},

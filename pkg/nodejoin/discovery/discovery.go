@@ -43,7 +43,10 @@ var tokenForm = regexp.MustCompile(bootstrap.BootstrapTokenPattern)
 // ParseToken parses ID.SECRET. The error does not contain the secret.
 func ParseToken(text string) (Token, error) {
 	m := tokenForm.FindStringSubmatch(text)
-	if m == nil {
+	switch {
+	case m == nil && strings.HasPrefix(text, "K10"): // https://docs.k3s.io/cli/token
+		return Token{}, fmt.Errorf("--token: %d characters of a token of k3s or RKE2, which is for their own agents; want credentials from their cluster: --kubeconfig and --proxy-kubeconfig", len(text))
+	case m == nil:
 		return Token{}, fmt.Errorf("--token: %d characters that are not a join token; want one such as abcdef.0123456789abcdef, as `kubeadm token create` prints it", len(text))
 	}
 	return Token{ID: m[1], secret: m[2]}, nil
