@@ -45,9 +45,9 @@ built here too, in _output/images, and need no registry:
 - busybox is built from Debian's source with the setting DI_ENV_HACK. Without it its shell drops variables with unusual names.
 - nginx is agnhost's web server.
 
-Each host has its own host name, the name of its Node. A run leaves these files in _output/conformance: the suite's report (report.json,
-junit.xml), all output (output.log) and a log per failure (failures/). ` + "`go run ./test/conformance -report`" + ` prints the report of the
-last run again.
+Each host has its own host name, the name of its Node. A run leaves these files in _output/conformance (with
+WINKUBE_CLUSTER=NAME in NAME below it): the suite's report (report.json, junit.xml), all output (output.log) and a log per failure
+(failures/). ` + "`go run ./test/conformance -report`" + ` prints the report of the last run again.
 
 ENGINE selects an engine that is built from its module (hack/tools/dockerd-*), with containerd 2 and runc 1.5. [Engines](engines.md) has what was
 run on which.

@@ -85,6 +85,12 @@ var limits = []limit{
 		holds:  func(m machine) bool { return m.relayed },
 	},
 	{
+		name:   regexp.MustCompile(`\[sig-node\] Container Runtime blackbox test when running a container with a new image \[Serial\] should be able to pull image \[`),
+		reason: "it pulls the suite's own image again, and no registry has it: the images are built here and loaded into the engines",
+		proof:  "its pod waits with ImagePullBackOff, connection refused; e2e TestImages pulls with policy Always",
+		holds:  func(machine) bool { return true },
+	},
+	{
 		name:   regexp.MustCompile(`\[sig-network\] Networking should allow creating a Pod with an SCTP HostPort`),
 		reason: "Docker listens at hostPorts itself, and this kernel has no sockets of SCTP; POD_INTERFACES=kubelet runs the test",
 		proof:  "no SCTP in /proc/net/protocols; the pod's Event: Error starting userland proxy: protocol not supported",

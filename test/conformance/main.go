@@ -194,7 +194,8 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 	if err != nil {
 		return false, err
 	}
-	dir := filepath.Join(root, "_output/conformance")
+	all := filepath.Join(root, "_output/conformance")
+	dir := filepath.Join(all, os.Getenv("WINKUBE_CLUSTER")) // two clusters may run the suite at a time
 	if !reportOnly {
 		o, err := parse(os.Getenv)
 		if err != nil {
@@ -209,12 +210,12 @@ func run(ctx context.Context, reportOnly, updateDocs bool) (failed bool, err err
 		return false, err
 	}
 	r.print(os.Stdout)
-	rec, err := loadRecord(dir)
+	rec, err := loadRecord(all)
 	if err != nil {
 		return r.failed(), err
 	}
 	rec.add(r)
-	if err := rec.save(dir); err != nil {
+	if err := rec.save(all); err != nil {
 		return r.failed(), err
 	}
 	if updateDocs {
