@@ -67,14 +67,13 @@ func (m *machine) put(from, to string) {
 	m.write(to, string(data), 0o644)
 }
 
+// write writes a file of the machine, through the overlay if there is one: it knows what is removed in it.
 func (m *machine) write(to, text string, mode os.FileMode) {
 	m.Helper()
-	name := filepath.Join(m.root, to)
-	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-		m.Fatal(err)
-	}
-	if err := os.WriteFile(name, []byte(text), mode); err != nil {
-		m.Fatal(err)
+	write := m.inside(`mkdir -p "$(dirname "$0")" && cat >"$0" && chmod "$1" "$0"`, to, fmt.Sprintf("%o", mode))
+	write.Stdin = strings.NewReader(text)
+	if got, err := output.Of(write); err != nil {
+		m.Fatalf("cannot write %s: %v\n%s", to, err, got.Stderr)
 	}
 }
 
@@ -198,7 +197,8 @@ func (m *machine) copied() {
 			m.Fatal(err)
 		}
 	}
-	m.must("rm -f /usr/sbin/policy-rc.d") // it keeps a container's services stopped
+	// policy-rc.d keeps a container's services stopped; the others are what a kubelet has left on this machine.
+	m.must("rm -rf /usr/sbin/policy-rc.d /var/lib/kubelet /etc/kubernetes /etc/default/kubelet /etc/default/proxy /etc/systemd/system/kubelet.service* /etc/systemd/system/proxy.service*")
 }
 
 // host runs a program on this machine.
