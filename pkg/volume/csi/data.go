@@ -53,7 +53,7 @@ func readData(dir string) (data, error) {
 const unfinished = ".vol_data-"
 
 // writeData writes the record in dir, which it makes. It is there as a whole or not at all, whatever happens meanwhile.
-func writeData(dir string, d data) (err error) {
+func writeData(dir string, d data) error {
 	b, err := json.Marshal(d)
 	if err == nil {
 		err = os.MkdirAll(dir, paths.DirMode)
@@ -61,17 +61,7 @@ func writeData(dir string, d data) (err error) {
 	if err != nil {
 		return fmt.Errorf("cannot record a CSI volume: %w", err)
 	}
-	f, err := os.CreateTemp(dir, unfinished+"*")
-	if err != nil {
-		return fmt.Errorf("cannot record a CSI volume: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), filepath.Join(dir, dataFile))
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
+	if err := paths.Replace(filepath.Join(dir, dataFile), filepath.Join(dir, unfinished), append(b, '\n')); err != nil {
 		return fmt.Errorf("cannot record a CSI volume: %w", err)
 	}
 	return nil
@@ -273,16 +263,10 @@ type stagedVolume struct {
 	block bool
 }
 
-// names returns the sorted entries of dir without hidden ones, none if dir does not exist.
-func names(dir string) (out []string, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+func names(dir string) ([]string, error) {
+	out, err := paths.Names(dir)
+	if err != nil {
 		return nil, fmt.Errorf("cannot list CSI volumes: %w", err)
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") {
-			out = append(out, e.Name())
-		}
 	}
 	return out, nil
 }

@@ -39,6 +39,38 @@ func Exists(path string) bool {
 	return err == nil
 }
 
+// Names returns the sorted entries of dir without hidden ones, none if dir does not exist.
+func Names(dir string) (out []string, err error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	for _, e := range entries {
+		if !strings.HasPrefix(e.Name(), ".") {
+			out = append(out, e.Name())
+		}
+	}
+	return out, nil
+}
+
+// Replace writes a file, readable by root alone, that is there as a whole or not at all. It is written as unfinished with a random end first, on the
+// same file system; what a killed agent leaves of that name is the caller's to remove.
+func Replace(path, unfinished string, data []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(unfinished), filepath.Base(unfinished)+"*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		_ = os.Remove(f.Name())
+	}
+	return err
+}
+
 // CheckElement says why name cannot be the name of one file or directory on platform; nil when it can.
 func CheckElement(platform pod.Platform, name string) error {
 	switch {

@@ -15,6 +15,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/volume/paths"
 )
 
 // Exit codes of iscsiadm(8).
@@ -351,11 +352,6 @@ func (k *iscsi) delete(ctx context.Context, args ...string) error {
 	return unless(err, exitNoRecord)
 }
 
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
-}
-
 // addressOf splits a portal as open-iscsi names its files: the address without brackets, and the port.
 func addressOf(portal string) (host, port string) {
 	if a, err := netip.ParseAddrPort(portal); err == nil && a.Addr().Is6() {
@@ -369,7 +365,7 @@ func addressOf(portal string) (host, port string) {
 // find returns the file of that name below the directories that may have open-iscsi's records; "": there is none.
 func (s *System) find(elements ...string) string {
 	for _, db := range s.Databases {
-		if path := filepath.Join(append([]string{db}, elements...)...); exists(path) {
+		if path := filepath.Join(append([]string{db}, elements...)...); paths.Exists(path) {
 			return path
 		}
 	}
@@ -415,19 +411,10 @@ func (s *System) edit(path string, settings []setting) error {
 		return fmt.Errorf("cannot write CHAP's settings: open-iscsi has no record for them in %s", strings.Join(s.Databases, " or "))
 	}
 	have, err := os.ReadFile(path)
-	var f *os.File
 	if err == nil {
-		f, err = os.CreateTemp(s.Databases[i], ".winkube-*") // mode 0600
+		err = paths.Replace(path, join(s.Databases[i], unfinished), edited(have, settings))
 	}
 	if err != nil {
-		return fmt.Errorf("cannot write CHAP's settings: %w", err)
-	}
-	_, err = f.Write(edited(have, settings))
-	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
 		return fmt.Errorf("cannot write CHAP's settings: %w", err)
 	}
 	return nil

@@ -152,3 +152,20 @@ func TestNotAttached(t *testing.T) {
 	}
 	r.want("ran", r.lines(), "")
 }
+
+// TestUnfinishedWrites: an agent that was killed while it wrote leaves no file, which may have a secret.
+func TestUnfinishedWrites(t *testing.T) {
+	r := newRig(t)
+	r.kill()
+	records := filepath.Join(r.Host.Root, "plugins", "kubernetes.io", "iscsi", "records")
+	for _, dir := range []string{filepath.Join(r.world.dir, "iscsi"), records} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, ".winkube-123"), []byte("node.session.auth.password = s3cret\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.start()
+	r.want("left", r.left(), "")
+}

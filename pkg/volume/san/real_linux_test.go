@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/winkube/winkube/pkg/command"
+	"github.com/winkube/winkube/pkg/volume/paths"
 )
 
 // TestRealRecords: the real iscsiadm has its records where we look for them, reads what we write into them, and deletes them. It needs neither a target nor a
@@ -53,7 +54,7 @@ func TestRealRecords(t *testing.T) {
 		if err := k.forget(ctx, r, false); err != nil {
 			t.Errorf("again: %v", err)
 		}
-		if exists(path) {
+		if paths.Exists(path) {
 			t.Errorf("%s is still there", path)
 		}
 		testRealDiscovery(ctx, t, k, r, portal)

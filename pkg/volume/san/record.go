@@ -167,22 +167,22 @@ func (t tree) write(r *record) error {
 	return nil
 }
 
+// unfinished begins the names of files that are not renamed yet.
+const unfinished = ".winkube-"
+
 // replace replaces a file as a whole, readable by root alone. It makes the file's directory.
 func replace(path string, data []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), paths.DirMode); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(data)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		_ = os.Remove(f.Name())
+	return paths.Replace(path, join(filepath.Dir(path), unfinished), data)
+}
+
+// removeUnfinished removes what a killed agent has not finished writing in a directory.
+func removeUnfinished(dir string) error {
+	found, err := filepath.Glob(join(dir, unfinished+"*"))
+	for _, file := range found {
+		err = errors.Join(err, os.Remove(file))
 	}
 	return err
 }
@@ -282,7 +282,9 @@ func (t tree) forget(r *record) error {
 	}
 	for _, e := range entries {
 		if e.Name() == upstreamFile || r.Block && !e.IsDir() {
-			err = errors.Join(err, os.Remove(join(dir, e.Name())))
+			if err := os.Remove(join(dir, e.Name())); err != nil {
+				return fmt.Errorf("cannot empty the directory of a disk: %w", err)
+			}
 		}
 	}
 	for _, d := range []string{dir, filepath.Dir(dir)} {
@@ -299,16 +301,10 @@ func (t tree) forget(r *record) error {
 	return nil
 }
 
-// names returns the sorted entries of dir without hidden ones, none if dir does not exist.
-func names(dir string) (out []string, err error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+func names(dir string) ([]string, error) {
+	out, err := paths.Names(dir)
+	if err != nil {
 		return nil, fmt.Errorf("cannot list volumes: %w", err)
-	}
-	for _, e := range entries {
-		if !strings.HasPrefix(e.Name(), ".") {
-			out = append(out, e.Name())
-		}
 	}
 	return out, nil
 }

@@ -125,6 +125,11 @@ func NewFC(host volume.Host, parts Parts) *Kind {
 func newKind(host volume.Host, parts Parts, p protocol) *Kind {
 	k := &Kind{host: host, parts: parts, protocol: p, tree: newTree(host.Root, p.plugin()), again: wake.New(), attachWait: attachWait}
 	k.turns.Wait, k.turns.Limit, k.inUse.Changed = callWait, callLimit, parts.Changed
+	for _, dir := range append(slices.Clone(parts.System.Databases), join(k.tree.base, recordsDir)) { // in open-iscsi's, with secrets
+		if err := removeUnfinished(dir); err != nil {
+			klog.ErrorS(err, "Cannot remove what an earlier agent has left", "kind", p.plugin())
+		}
+	}
 	if err := k.tree.adoptAll(p.adopt); err != nil {
 		klog.ErrorS(err, "Cannot read which disks are mounted; leaving them as they are", "kind", p.plugin())
 	}
