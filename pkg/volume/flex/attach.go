@@ -14,6 +14,7 @@ import (
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/pod"
+	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/paths"
 )
 
@@ -23,12 +24,8 @@ type name string
 // Unique implements inuse.Key.
 func (n name) Unique() v1.UniqueVolumeName { return v1.UniqueVolumeName(n) }
 
-const (
-	// attachTime is how long a pod waits until its volume is attached. Then it gets an error.
-	attachTime = 2 * time.Minute
-	firstLook  = 10 * time.Second // for volumes that no pod uses, after one could not be unmounted
-	lastLook   = 5 * time.Minute
-)
+// attachTime is how long a pod waits until its volume is attached. Then it gets an error.
+const attachTime = 2 * time.Minute
 
 // Reported takes the state of our Node in the API server. Each call must have a newer state.
 func (k *Kind) Reported(node *v1.Node) { k.inUse.Reported(node) }
@@ -156,26 +153,14 @@ func (k *Kind) unmountDevice(ctx context.Context, u use) error {
 // Run makes drivers unmount attached volumes that no pod uses, also those of earlier runs of the agent and of upstream's kubelet, until ctx ends.
 // It waits for missing drivers.
 func (k *Kind) Run(ctx context.Context) error {
-	wait := firstLook
-	for {
+	volume.Tidy(ctx, k.Name(), k.again, func(ctx context.Context) error {
 		devices, err := k.tree.devices(k.host.Platform)
 		for _, u := range devices {
 			err = errors.Join(err, k.orphan(ctx, u, ""))
 		}
-		var retry <-chan time.Time
-		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot unmount all flexVolumes that no pod uses; trying again", "after", wait)
-			retry, wait = time.After(wait), min(2*wait, lastLook)
-		} else {
-			wait = firstLook
-		}
-		select {
-		case <-retry:
-		case <-k.again:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+		return err
+	})
+	return nil
 }
 
 // devices lists the volumes that drivers may have mounted for the node.

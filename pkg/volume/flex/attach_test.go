@@ -14,6 +14,7 @@ import (
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 
+	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/volumetest"
 )
 
@@ -128,9 +129,9 @@ func TestDeviceOrphans(t *testing.T) {
 		if got := r.kind.InUse(); len(got) != 1 || len(r.Kernel.Points) != 1 {
 			t.Errorf("in use: %q, mounted: %q", got, r.Kernel.Points)
 		}
-		time.Sleep(firstLook / 2)
+		time.Sleep(volume.FirstTidy / 2)
 		r.driver.set("unmountdevice", "")
-		time.Sleep(3 * firstLook)
+		time.Sleep(3 * volume.FirstTidy)
 		synctest.Wait()
 		r.nothingLeft()
 		cancel()

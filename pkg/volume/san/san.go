@@ -54,8 +54,6 @@ const (
 	callLimit = 10 * time.Minute
 	// attachWait is how long a pod waits until the control plane lists its volume as attached.
 	attachWait = 2 * time.Minute
-	firstLook  = 10 * time.Second // for disks that no pod uses, after one could not be released
-	lastLook   = 5 * time.Minute
 )
 
 // protocol is what differs between iscsi and fc.
@@ -279,23 +277,8 @@ func (k *Kind) endUse(u use) error {
 
 // Run releases disks that no pod uses, also those of earlier runs of the agent and of upstream's kubelet, until ctx ends.
 func (k *Kind) Run(ctx context.Context) error {
-	wait := firstLook
-	for {
-		err := k.releaseAll(ctx)
-		var retry <-chan time.Time
-		if err != nil && ctx.Err() == nil {
-			klog.ErrorS(err, "Cannot release all disks that no pod uses; trying again", "kind", k.Name(), "after", wait)
-			retry, wait = time.After(wait), min(2*wait, lastLook)
-		} else {
-			wait = firstLook
-		}
-		select {
-		case <-retry:
-		case <-k.again:
-		case <-ctx.Done():
-			return nil
-		}
-	}
+	volume.Tidy(ctx, k.Name(), k.again, k.releaseAll)
+	return nil
 }
 
 // releaseAll releases each disk that no pod uses. One that hangs delays no other.
