@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -31,11 +30,7 @@ var labFlags = []string{"--pod-infra-container-image=" + lab.PauseImage, "--evic
 // commands. No variable is set, and no flag is added but labFlags.
 func TestDocumented(t *testing.T) {
 	for _, build := range servers {
-		t.Run(strconv.Itoa(build), func(t *testing.T) {
-			t.Parallel()
-			host := <-free
-			t.Cleanup(func() { free <- host })
-			m := newMember(t, host, build)
+		onServer(t, build, func(m *member) {
 			m.boot()
 			m.named()
 			m.documented()
@@ -64,32 +59,12 @@ spec:
       nodeSelector: {kubernetes.io/hostname: NODE}
       terminationGracePeriodSeconds: 1
       containers: [{name: web, image: ` + lab.SampleImage + `, imagePullPolicy: Never, args: [serve, "8080"]}]
----
-apiVersion: v1
-kind: Service
-metadata: {name: web}
-spec: {selector: {app: web}, ports: [{port: 80, targetPort: 8080}]}
----
-apiVersion: v1
-kind: Pod
-metadata: {name: linux}
-spec:
-  nodeName: LINUX
-  terminationGracePeriodSeconds: 1
-  containers: [{name: linux, image: ` + lab.SampleImage + `, imagePullPolicy: Never, args: [serve, "8080"]}]
-`
+` + serviceAndPeer
 
 func (m *member) documented() {
 	m.Helper()
 	ctx := m.Context()
-	m.Cleanup(func() {
-		if text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`)); err == nil && m.Failed() {
-			m.Logf("kubelet.exe logged, at its end:\n%s", text[max(0, len(text)-12000):])
-		}
-		if err := m.forget(context.Background()); err != nil {
-			m.Error(err)
-		}
-	})
+	m.forgetAtEnd()
 	begin := time.Now()
 	said := <-m.beginJoin(nil, nil)
 	if !strings.Contains(said, "Node "+m.host.Name+": Ready") {

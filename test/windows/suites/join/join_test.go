@@ -27,11 +27,7 @@ import (
 // TestJoin covers the life of a node for each Windows Server, in parallel on the available hosts.
 func TestJoin(t *testing.T) {
 	for _, build := range servers {
-		t.Run(strconv.Itoa(build), func(t *testing.T) {
-			t.Parallel()
-			host := <-free
-			t.Cleanup(func() { free <- host })
-			m := newMember(t, host, build)
+		onServer(t, build, func(m *member) {
 			m.setVariables()
 			m.boot()
 			m.lastServiceAddress()

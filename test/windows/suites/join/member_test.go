@@ -16,6 +16,7 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -370,4 +371,26 @@ func (m *member) ask(ctx context.Context, method, path, body string) (string, er
 func (m *member) crash() {
 	m.kubelet.kill()
 	m.proxy.kill()
+}
+
+// onServer runs a test on the next free host as one Windows Server.
+func onServer(t *testing.T, build int, do func(m *member)) {
+	t.Run(strconv.Itoa(build), func(t *testing.T) {
+		t.Parallel()
+		host := <-free
+		t.Cleanup(func() { free <- host })
+		do(newMember(t, host, build))
+	})
+}
+
+// forgetAtEnd removes the Node and what it had at the end of the test, and shows what the service kubelet logged if that failed.
+func (m *member) forgetAtEnd() {
+	m.Cleanup(func() {
+		if text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`)); err == nil && m.Failed() {
+			m.Logf("kubelet.exe logged, at its end:\n%s", text[max(0, len(text)-12000):])
+		}
+		if err := m.forget(context.Background()); err != nil {
+			m.Error(err)
+		}
+	})
 }

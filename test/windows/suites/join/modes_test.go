@@ -28,12 +28,7 @@ import (
 // flanneld.exe and win-bridge.exe, both unmodified, also create the pod network.
 func TestModes(t *testing.T) {
 	for _, build := range rig.Wanted(17763, 20348, 26100) { // whether mode cni works on Server 2016 is not known (docs/guides/network.md)
-		t.Run(strconv.Itoa(build), func(t *testing.T) {
-			t.Parallel()
-			host := <-free
-			t.Cleanup(func() { free <- host })
-			newMember(t, host, build).throughModes()
-		})
+		onServer(t, build, (*member).throughModes)
 	}
 }
 
@@ -51,18 +46,8 @@ func (m *member) throughModes() {
 	m.pluggable()
 }
 
-// servedPod is a pod with its Service, and a pod on a Linux node.
-const servedPod = `---
-apiVersion: v1
-kind: Pod
-metadata: {name: web, labels: {app: web}}
-spec:
-  nodeName: NODE
-  terminationGracePeriodSeconds: 1
-  dnsPolicy: None
-  dnsConfig: {nameservers: [` + lab.ServiceIP + `], searches: [modes.example, example]}
-  containers: [{name: web, image: ` + lab.SampleImage + `, imagePullPolicy: Never, args: [serve, "8080"]}]
----
+// serviceAndPeer are the Service of a pod, and a pod on a Linux node.
+const serviceAndPeer = `---
 apiVersion: v1
 kind: Service
 metadata: {name: web}
@@ -77,6 +62,19 @@ spec:
   containers: [{name: linux, image: ` + lab.SampleImage + `, imagePullPolicy: Never, args: [serve, "8080"]}]
 `
 
+// servedPod is a pod with serviceAndPeer.
+const servedPod = `---
+apiVersion: v1
+kind: Pod
+metadata: {name: web, labels: {app: web}}
+spec:
+  nodeName: NODE
+  terminationGracePeriodSeconds: 1
+  dnsPolicy: None
+  dnsConfig: {nameservers: [` + lab.ServiceIP + `], searches: [modes.example, example]}
+  containers: [{name: web, image: ` + lab.SampleImage + `, imagePullPolicy: Never, args: [serve, "8080"]}]
+` + serviceAndPeer
+
 // The network that flannel creates with the configuration of docs/guides/network.md, and its endpoint on the host.
 const (
 	flannelNetwork = "cbr0"
@@ -87,14 +85,7 @@ const (
 func (m *member) pluggable() {
 	m.Helper()
 	m.mirrored = flannelGateway
-	m.Cleanup(func() {
-		if text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`)); err == nil && m.Failed() {
-			m.Logf("kubelet.exe logged, at its end:\n%s", text[max(0, len(text)-12000):])
-		}
-		if err := m.forget(context.Background()); err != nil {
-			m.Error(err)
-		}
-	})
+	m.forgetAtEnd()
 	if err := m.world.InstallPowerShell(m.Context(), m.Prefix); err != nil { // called by flannel
 		m.Fatal(err)
 	}
