@@ -146,6 +146,7 @@ func TestEngineTitle(t *testing.T) {
 		"1.24":                                 "An engine that speaks API 1.24 at most",
 		"NETWORK_MODE=cni":                     "The engine as it is, --network-mode=cni",
 		"PROXY_MODE=connect":                   "The engine as it is, --proxy-mode=connect",
+		"PROXY_MODE=auto PROXY_LACKS=rights":   "The engine as it is, --proxy-mode=auto without the right to use BPF",
 		"RUNTIME=crun":                         "The engine as it is, runtime crun",
 		"NETWORK_MODE=overlay PROXY_MODE=auto": "The engine as it is, --network-mode=overlay, --proxy-mode=auto",
 		"CONTROL_PLANE=1.33":                   "The engine as it is, control plane 1.33",

@@ -228,6 +228,9 @@ func byMessage(list []outcome) []string {
 	return lines
 }
 
+// lacking describes the values of PROXY_LACKS.
+var lacking = map[string]string{"cgroup2": "a cgroup2 file system", "bpffs": "a bpf file system that can be written", "rights": "the right to use BPF"}
+
 // engineTitle returns the title for the engine that the kubelet saw.
 func engineTitle(name string) string {
 	switch name {
@@ -256,6 +259,8 @@ func engineTitle(name string) string {
 			modes += ", addresses of both families"
 		case proxyMark:
 			modes += ", --proxy-mode=" + value
+		case lacksMark:
+			modes += " without " + lacking[value]
 		}
 	}
 	return title + modes

@@ -104,9 +104,9 @@ var limits = []limit{
 	},
 }
 
-// limitsHere returns the limits that apply to this machine with a proxy mode, and with interfaces of pods by kubelet or
-// engine; "": the default.
-func limitsHere(proxyMode, podInterfaces string) ([]limit, error) {
+// limitsHere returns the limits that apply to this machine, with proxies that relay or do not, and with interfaces of pods by
+// kubelet or engine; "": the default.
+func limitsHere(relayed bool, podInterfaces string) ([]limit, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return nil, err
@@ -122,7 +122,7 @@ func limitsHere(proxyMode, podInterfaces string) ([]limit, error) {
 	}
 	m := machine{
 		sysResource: bounding>>capSysResource&1 == 1,
-		relayed:     proxyMode != "connect" && proxyMode != "auto",
+		relayed:     relayed,
 		sctpPorts:   podInterfaces == "kubelet" || strings.Contains(string(protocols), "\nSCTP "),
 	}
 	var here []limit

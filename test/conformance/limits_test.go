@@ -16,19 +16,20 @@ func TestModeLimits(t *testing.T) {
 	}
 	sctp := strings.Contains(string(protocols), "\nSCTP ")
 	for _, c := range []struct {
-		name, proxy, interfaces string
-		out                     bool
+		name, proxy, lacks, interfaces string
+		out                            bool
 	}{
-		{source, "", "", true}, {source, "connect", "", false}, {source, "auto", "", false},
-		{port, "", "", !sctp}, {port, "connect", "engine", !sctp}, {port, "", "kubelet", false},
+		{source, "", "", "", true}, {source, "connect", "", "", false}, {source, "auto", "", "", false}, {source, "auto", "bpffs", "", true},
+		{port, "", "", "", !sctp}, {port, "connect", "", "engine", !sctp}, {port, "", "", "kubelet", false},
 	} {
-		limits, err := limitsHere(c.proxy, c.interfaces)
+		o := options{wide: true, sigs: []string{"sig-network"}, proxy: c.proxy, lacks: c.lacks}
+		limits, err := limitsHere(o.relayed(), c.interfaces)
 		if err != nil {
 			t.Fatal(err)
 		}
-		p := pick([]string{c.name}, options{wide: true, sigs: []string{"sig-network"}, proxy: c.proxy}, limits)
+		p := pick([]string{c.name}, o, limits)
 		if len(p.Cannot) == 1 != c.out || len(p.Tests) == 1 == c.out {
-			t.Errorf("PROXY_MODE=%s POD_INTERFACES=%s: runs %q, leaves out %q", c.proxy, c.interfaces, p.Tests, p.Cannot)
+			t.Errorf("PROXY_MODE=%s PROXY_LACKS=%s POD_INTERFACES=%s: runs %q, leaves out %q", c.proxy, c.lacks, c.interfaces, p.Tests, p.Cannot)
 		}
 	}
 }

@@ -39,6 +39,7 @@ From the environment:
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
   DUAL_STACK  1: a cluster whose nodes, pods and Services have addresses of both families
   PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
+  PROXY_LACKS  what the host keeps from proxies of PROXY_MODE=auto, so that they relay: cgroup2, bpffs, rights
   ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2; default: Debian's
   RUNTIME     default runtime of the engines: crun; default: runc
   STORAGE     csi: the tests of provisioned volumes, on a cluster with a CSI driver and upstream's sidecars
@@ -61,6 +62,7 @@ type options struct {
 	dual        bool   // addresses of both families
 	network     string // --network-mode; "": host-gateway
 	proxy       string // --proxy-mode of proxies; "": the default
+	lacks       string // what the host keeps from proxies, see lab.CheckProxyLacks; "": nothing
 	storage     string // what provisions volumes, see lab.CheckStorage; "": nothing
 	release     string // engine of the nodes, see lab.Releases; "": Debian's
 	control     string // version of the control plane, see lab.CheckControlPlane; "": the suite's
@@ -140,13 +142,22 @@ func parse(getenv func(string) string) (options, error) {
 	if err := lab.CheckStorage(o.storage); err != nil {
 		return o, err
 	}
+	if err := o.parseProxy(getenv); err != nil {
+		return o, err
+	}
+	return o, o.combinable()
+}
+
+// parseProxy parses the settings of network and proxies.
+func (o *options) parseProxy(getenv func(string) string) error {
 	if o.network = getenv("NETWORK_MODE"); o.network == "host-gateway" {
 		o.network = ""
 	}
 	if o.proxy = getenv("PROXY_MODE"); o.proxy == "userspace" {
 		o.proxy = ""
 	}
-	return o, o.combinable()
+	o.lacks = getenv("PROXY_LACKS")
+	return lab.CheckProxyLacks(o.lacks, o.proxy)
 }
 
 // combinable reports selections that exclude each other.

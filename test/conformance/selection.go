@@ -81,7 +81,7 @@ func choose(ctx context.Context, cluster *lab.Cluster, dir string, o options) (p
 	if err != nil {
 		return plan{}, fmt.Errorf("cannot list the suite's tests: %w: %s", err, errors.String())
 	}
-	limits, err := limitsHere(o.proxy, os.Getenv("POD_INTERFACES"))
+	limits, err := limitsHere(o.relayed(), os.Getenv("POD_INTERFACES"))
 	if err != nil {
 		return plan{}, err
 	}
@@ -178,6 +178,9 @@ func (o options) describe() string {
 	if o.proxy != "" {
 		words = append(words, proxyMark+o.proxy)
 	}
+	if o.lacks != "" {
+		words = append(words, lacksMark+o.lacks)
+	}
 	if o.storage != "" {
 		words = append(words, storageMark+o.storage)
 	}
@@ -198,9 +201,13 @@ func (o options) describe() string {
 
 // Marks of what differs from the usual cluster, in place of an engine API.
 const (
-	networkMark, proxyMark, releaseMark = "NETWORK_MODE=", "PROXY_MODE=", "ENGINE="
-	runtimeMark, dualMark, controlMark  = "RUNTIME=", "DUAL_STACK=", "CONTROL_PLANE="
+	networkMark, proxyMark, lacksMark  = "NETWORK_MODE=", "PROXY_MODE=", "PROXY_LACKS="
+	releaseMark                        = "ENGINE="
+	runtimeMark, dualMark, controlMark = "RUNTIME=", "DUAL_STACK=", "CONTROL_PLANE="
 )
+
+// relayed tells whether proxies connect to endpoints for the clients on their host.
+func (o options) relayed() bool { return o.proxy == "" || o.lacks != "" }
 
 // around describes the nodes' environment if it is not the default: the engine's API, otherwise its release, the runtime, the
 // network mode, the proxy mode and the families. Results are recorded separately for each.
@@ -223,6 +230,9 @@ func (o options) around() string {
 	}
 	if o.proxy != "" {
 		words = append(words, proxyMark+o.proxy)
+	}
+	if o.lacks != "" {
+		words = append(words, lacksMark+o.lacks)
 	}
 	if o.storage != "" {
 		words = append(words, storageMark+o.storage)

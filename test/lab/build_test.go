@@ -30,6 +30,22 @@ func TestProgramNames(t *testing.T) {
 	}
 }
 
+func TestCheckProxyLacks(t *testing.T) {
+	for _, c := range []struct{ lacks, mode, want string }{
+		{"", "", ""}, {"", "connect", ""}, {"cgroup2", "auto", ""}, {"bpffs", "auto", ""}, {"rights", "connect", ""},
+		{"rights", "", `PROXY_LACKS=rights needs PROXY_MODE=auto or connect, got "": others always relay`},
+		{"bpf", "auto", `PROXY_LACKS: got "bpf", want one of bpffs, cgroup2, rights, or nothing`},
+	} {
+		got := ""
+		if err := CheckProxyLacks(c.lacks, c.mode); err != nil {
+			got = err.Error()
+		}
+		if got != c.want {
+			t.Errorf("%q, %q: got %q, want %q", c.lacks, c.mode, got, c.want)
+		}
+	}
+}
+
 func TestCheckStorage(t *testing.T) {
 	for name, want := range map[string]string{
 		"": "", StorageCSI: "",

@@ -80,6 +80,10 @@ type Cluster struct {
 	// PROXY_MODE in the environment.
 	ProxyMode string
 
+	// ProxyLacks is what the proxies' host keeps from them, see CheckProxyLacks; "": nothing. It applies at the next Up. New
+	// reads it from PROXY_LACKS in the environment.
+	ProxyLacks string
+
 	// PodInterfaces is the --pod-interfaces of kubelets; "": their default. It applies at the next Up. New reads it
 	// from POD_INTERFACES in the environment.
 	PodInterfaces string
@@ -113,6 +117,7 @@ func New(root string, out io.Writer) *Cluster {
 		Runtime:       cmp.Or(os.Getenv("RUNTIME"), runningRuntime()),
 		NetworkMode:   cmp.Or(os.Getenv("NETWORK_MODE"), "host-gateway"),
 		ProxyMode:     os.Getenv("PROXY_MODE"),
+		ProxyLacks:    os.Getenv("PROXY_LACKS"),
 		DualStack:     os.Getenv("DUAL_STACK") == "1",
 		PodInterfaces: os.Getenv("POD_INTERFACES"),
 		Storage:       cmp.Or(os.Getenv("STORAGE"), runningStorage()),
@@ -173,6 +178,9 @@ func (c *Cluster) Node(name string) *Host {
 // Up starts or repairs the cluster. It keeps running processes that are up to date, and builds and starts what is
 // missing, dead or outdated. It returns when all nodes are Ready.
 func (c *Cluster) Up(ctx context.Context) error {
+	if err := CheckProxyLacks(c.ProxyLacks, c.ProxyMode); err != nil {
+		return err
+	}
 	if err := CheckStorage(c.Storage); err != nil {
 		return err
 	}

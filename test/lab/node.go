@@ -7,6 +7,7 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,20 +65,41 @@ func (h *Host) KubeletArgv() []string {
 	return argv
 }
 
+// proxyLacks start the proxy on a host where the kernel cannot decide for clients when they connect, by what is missing. Each
+// ends by executing its arguments, so that the process stays the one that was started.
+var proxyLacks = map[string][]string{
+	"cgroup2": {"unshare", "--mount", "--propagation=private", "sh", "-ec", `findmnt --noheadings --list --types cgroup2 --output TARGET | while read -r at; do umount --lazy "$at"; done; exec "$@"`, "sh"},
+	"bpffs":   {"unshare", "--mount", "--propagation=private", "sh", "-ec", `mount -t bpf bpffs /sys/fs/bpf; mount -o remount,ro /sys/fs/bpf; exec "$@"`, "sh"},
+	"rights":  {"setpriv", "--bounding-set=-bpf,-sys_admin,-perfmon"},
+}
+
+// CheckProxyLacks checks a value of PROXY_LACKS beside one of PROXY_MODE.
+func CheckProxyLacks(lacks, mode string) error {
+	switch _, known := proxyLacks[lacks]; {
+	case lacks == "":
+		return nil
+	case !known:
+		return fmt.Errorf("PROXY_LACKS: got %q, want one of %s, or nothing", lacks, strings.Join(slices.Sorted(maps.Keys(proxyLacks)), ", "))
+	case mode != "auto" && mode != "connect":
+		return fmt.Errorf("PROXY_LACKS=%s needs PROXY_MODE=auto or connect, got %q: others always relay", lacks, mode)
+	}
+	return nil
+}
+
 // ProxyArgv returns the command line of the node's proxy.
 func (h *Host) ProxyArgv() []string {
-	argv := []string{
+	argv := append(slices.Clone(proxyLacks[h.cluster.ProxyLacks]),
 		h.cluster.Binary("proxy"),
-		"--kubeconfig=" + h.PKI("proxy.kubeconfig"),
-		"--hostname-override=" + h.Name,
-		"--bind-address=" + h.Addr.String(),
+		"--kubeconfig="+h.PKI("proxy.kubeconfig"),
+		"--hostname-override="+h.Name,
+		"--bind-address="+h.Addr.String(),
 		"--healthz-bind-address=127.0.0.1:10256",
 		"--metrics-bind-address=127.0.0.1:10249",
-		"--cluster-cidr=" + h.cluster.both(PodCIDR, podCIDR6),
-		"--network-mode=" + h.cluster.proxyMode(),
-		"--connect-cgroup=" + h.connectCgroup(), // two nodes on one machine must not redirect each other's pods
+		"--cluster-cidr="+h.cluster.both(PodCIDR, podCIDR6),
+		"--network-mode="+h.cluster.proxyMode(),
+		"--connect-cgroup="+h.connectCgroup(), // two nodes on one machine must not redirect each other's pods
 		"--v=2",
-	}
+	)
 	if h.cluster.ProxyMode != "" {
 		argv = append(argv, "--proxy-mode="+h.cluster.ProxyMode)
 	}
