@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+	v1 "k8s.io/api/core/v1"
 
 	"github.com/winkube/winkube/pkg/proxy"
 )
@@ -114,22 +115,9 @@ func BenchmarkDial(b *testing.B) {
 			_ = c.Close()
 		}
 	}()
-	dial := func(b *testing.B, to netip.AddrPort) {
-		at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
-		for range b.N {
-			fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
-			if err == nil {
-				err = unix.Connect(fd, at)
-			}
-			if err != nil {
-				b.Fatal(err)
-			}
-			_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
-			_ = unix.Close(fd)
-		}
-	}
 	endpoint := l.Addr().(*net.TCPAddr).AddrPort()
-	b.Run("without programs", func(b *testing.B) { dial(b, endpoint) })
+	b.Run("without programs", func(b *testing.B) { dial(b, unix.SOCK_STREAM, endpoint) })
+	b.Run("UDP, without programs", func(b *testing.B) { dial(b, unix.SOCK_DGRAM, endpoint) })
 	k := NewKernel(cgroup)
 	of := New(k, Limits{})
 	defer of.Close()
@@ -137,9 +125,29 @@ func BenchmarkDial(b *testing.B) {
 	if err := k.Open(); err != nil {
 		b.Skip(err)
 	}
-	if err := of.Sync(b.Context(), tableOf(route("a 10.96.0.1:80 "+endpoint.String())), nil); err != nil {
+	udp := route("b 10.96.0.1:80 " + endpoint.String())
+	udp.Protocol = v1.ProtocolUDP
+	if err := of.Sync(b.Context(), tableOf(route("a 10.96.0.1:80 "+endpoint.String()), udp), nil); err != nil {
 		b.Fatal(err)
 	}
-	b.Run("directly", func(b *testing.B) { dial(b, endpoint) })
-	b.Run("by service", func(b *testing.B) { dial(b, netip.MustParseAddrPort("10.96.0.1:80")) })
+	service := netip.MustParseAddrPort("10.96.0.1:80")
+	b.Run("directly", func(b *testing.B) { dial(b, unix.SOCK_STREAM, endpoint) })
+	b.Run("by service", func(b *testing.B) { dial(b, unix.SOCK_STREAM, service) })
+	b.Run("UDP, directly", func(b *testing.B) { dial(b, unix.SOCK_DGRAM, endpoint) })
+	b.Run("UDP, by service", func(b *testing.B) { dial(b, unix.SOCK_DGRAM, service) })
+}
+
+func dial(b *testing.B, kind int, to netip.AddrPort) {
+	at := &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
+	for range b.N {
+		fd, err := unix.Socket(unix.AF_INET, kind|unix.SOCK_CLOEXEC, 0)
+		if err == nil {
+			err = unix.Connect(fd, at)
+		}
+		if err != nil {
+			b.Fatal(err)
+		}
+		_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+		_ = unix.Close(fd)
+	}
 }

@@ -12,8 +12,8 @@ import (
 // Fields of struct bpf_sock_addr and struct bpf_sock (linux/bpf.h), a stable interface. Addresses and ports are in
 // network byte order.
 const (
-	ctxIP4, ctxIP6, ctxPort, ctxProtocol, ctxSocket = 4, 8, 24, 36, 64
-	socketProtocol, socketIP4, socketIP6            = 12, 24, 28
+	ctxIP4, ctxIP6, ctxPort, ctxProtocol, ctxSocket   = 4, 8, 24, 36, 64
+	socketProtocol, socketIP4, socketIP6, socketState = 12, 24, 28, 72
 )
 
 // The programs' stack, as offsets from the frame pointer.
@@ -45,8 +45,9 @@ type affinityValue struct {
 	_ uint32
 }
 
-// pair is a front and the endpoint that was chosen for it. The kernel stores one with each connected socket. Those of
-// UDP are also in a map by socket cookie, because sock_diag does not show the storage of UDP sockets.
+// pair is a front and the endpoint that was chosen for it. The kernel stores one with each connected socket of TCP. Those of
+// UDP are in a map by socket cookie: sock_diag does not show the storage of UDP sockets, and a name is often resolved with a
+// new socket, for which an entry in a map costs less than storage.
 type pair struct{ Front, Endpoint Endpoint }
 
 // flow is one unconnected socket's traffic to one front. Flows are stored with their socket, so that no socket can
@@ -228,7 +229,10 @@ func forward(h handles, ipv6, sendmsg bool) asm.Instructions {
 		a.choose()
 		a.remember()
 	} else {
+		a.add(asm.LoadMem(asm.R1, asm.RFP, onKey+20, asm.Word), asm.JEq.Imm(asm.R1, unix.IPPROTO_TCP, "storage"), asm.Mov.Imm(kept, 0), asm.Ja.Label("stored"))
+		a.at("storage")
 		a.keep(a.sessions, true, "pass")
+		a.at("stored")
 		a.choose()
 		a.connect()
 	}
@@ -242,7 +246,7 @@ func forward(h handles, ipv6, sendmsg bool) asm.Instructions {
 // connect stores what the socket is connected to. The relay serves UDP sockets that cannot be closed later, and those
 // beyond a client's share.
 func (a *assembly) connect() {
-	a.add(asm.LoadMem(asm.R1, asm.RFP, onKey+20, asm.Word), asm.JEq.Imm(asm.R1, unix.IPPROTO_TCP, "TCP"))
+	a.add(asm.JNE.Imm(kept, 0, "TCP")) // only TCP has storage
 	a.cookie(onSocket)
 	a.add(asm.Mov.Reg(asm.R1, ctx), asm.FnGetNetnsCookie.Call(), asm.StoreMem(asm.RFP, onClient, asm.R0, asm.DWord))
 	a.find(a.clients, onClient)
@@ -261,10 +265,9 @@ func (a *assembly) connect() {
 	a.add(asm.JNE.Imm(asm.R0, 0, "pass"))
 	a.at("UDP")
 	a.count(countUDP)
-	a.add(asm.Ja.Label("keep"))
+	a.add(asm.Ja.Label("write"))
 	a.at("TCP")
 	a.count(countTCP)
-	a.at("keep")
 	a.copyWords(kept, 0, asm.RFP, onKey, words)
 	a.copyWords(kept, pairEndpoint, asm.RFP, onEndpoint, words)
 }
@@ -396,12 +399,22 @@ func backward(h handles, ipv6, recvmsg bool) asm.Instructions {
 	a := &assembly{handles: h, ipv6: ipv6}
 	a.add(asm.Mov.Reg(ctx, asm.R1))
 	a.readAddress(onEndpoint)
+	a.socket()
 	other := "pass"
 	if recvmsg {
 		other = "flows"
+		const established = 1 // TCP_ESTABLISHED, also the state of a connected UDP socket
+		a.add(asm.LoadMem(asm.R1, kept, socketState, asm.Word), asm.JNE.Imm(asm.R1, established, other))
+	} else {
+		a.add(asm.LoadMem(asm.R1, ctx, ctxProtocol, asm.Word), asm.JEq.Imm(asm.R1, unix.IPPROTO_UDP, "UDP"))
+		a.keep(a.sessions, false, other)
+		a.add(asm.Ja.Label("pair"))
+		a.at("UDP")
 	}
-	a.socket()
-	a.keep(a.sessions, false, other)
+	a.cookie(onSocket)
+	a.find(a.connected, onSocket)
+	a.add(asm.JEq.Imm(asm.R0, 0, other), asm.Mov.Reg(kept, asm.R0))
+	a.at("pair")
 	a.unlessEqual(kept, pairEndpoint, asm.RFP, onEndpoint, words, other)
 	a.writeAddress(kept, 0)
 	if recvmsg {
