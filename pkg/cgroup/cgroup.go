@@ -38,6 +38,9 @@ type Limits struct {
 	Period int64 // microseconds; 0 without a Quota
 	Memory int64 // bytes; 0: no limit
 	Pids   int64 // processes and threads; 0: no limit
+	// NoSwap keeps the processes' memory out of swap, on cgroup v2 (KEP-2400, NoSwap); false: unchanged. A kernel that does not
+	// account for swap ignores it.
+	NoSwap bool
 	// HugePages are bytes by page size in bytes; nil: unchanged. Sizes that the kernel does not know are skipped.
 	HugePages map[uint64]int64
 }
@@ -174,6 +177,9 @@ func (t *Tree) Get(g Group, want Limits) (have Limits, exists bool, err error) {
 		text, err := t.files.read(s.path(t, g))
 		switch {
 		case missing(err) && s.optional:
+			if s.absent != nil {
+				s.absent(&have)
+			}
 		case missing(err):
 			return Limits{}, false, nil
 		case err != nil:
@@ -185,12 +191,15 @@ func (t *Tree) Get(g Group, want Limits) (have Limits, exists bool, err error) {
 	if have.Quota == 0 {
 		have.Period = 0
 	}
+	if !t.v2 {
+		have.NoSwap = want.NoSwap
+	}
 	return have, true, nil
 }
 
 // same compares the figures that Get returns.
 func (l Limits) same(other Limits) bool {
-	return l.Shares == other.Shares && l.Quota == other.Quota && l.Period == other.Period && l.Memory == other.Memory && l.Pids == other.Pids
+	return l.Shares == other.Shares && l.Quota == other.Quota && l.Period == other.Period && l.Memory == other.Memory && l.Pids == other.Pids && l.NoSwap == other.NoSwap
 }
 
 // Children lists the cgroups directly below g, by their elements in Group.

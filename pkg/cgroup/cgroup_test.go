@@ -47,7 +47,7 @@ func newTree(t *testing.T, v2 bool) (*Tree, *kernel) {
 
 var web = Group{"kubepods", "burstable", "pod1-2"}
 
-var limits = Limits{Shares: 256, Quota: 50_000, Period: 100_000, Memory: 1<<20 + 5, Pids: 100, HugePages: map[uint64]int64{2 << 20: 4 << 20, 1 << 30: 0}}
+var limits = Limits{Shares: 256, Quota: 50_000, Period: 100_000, Memory: 1<<20 + 5, Pids: 100, NoSwap: true, HugePages: map[uint64]int64{2 << 20: 4 << 20, 1 << 30: 0}}
 
 // TestLife: a cgroup is created with its limits, read, changed and removed. Values that already match are not written.
 func TestLife(t *testing.T) {
@@ -277,6 +277,26 @@ func TestSystemd(t *testing.T) {
 			}
 			golden(t, "systemd-"+name, fake.log.String())
 		})
+	}
+}
+
+// TestWithoutSwapAccounting: a kernel that does not account for swap has no file for it. That is no difference to correct.
+func TestWithoutSwapAccounting(t *testing.T) {
+	tree, k := newTree(t, true)
+	if err := tree.Set(t.Context(), web, Limits{Shares: 2}); err != nil {
+		t.Fatal(err)
+	}
+	want := Limits{Shares: 2, NoSwap: true}
+	if have, _, err := tree.Get(web, want); err != nil || have.same(want) {
+		t.Errorf("may swap: read back %+v, %v", have, err)
+	}
+	delete(k.text, tree.dir(tree.written()[0], web)+"/memory.swap.max")
+	if have, _, err := tree.Get(web, want); err != nil || !have.same(want) {
+		t.Errorf("read back %+v, %v; want %+v", have, err, want)
+	}
+	k.log = nil
+	if err := tree.Set(t.Context(), web, want); err != nil || len(k.log) > 0 {
+		t.Errorf("%v, wrote\n%s", err, k.take())
 	}
 }
 

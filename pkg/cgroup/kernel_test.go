@@ -78,7 +78,7 @@ func (k *kernel) fill(dir string, top bool) {
 		add("cgroup.subtree_control", "")
 		for _, c := range strings.Fields(enabled) {
 			for name, text := range map[string]map[string]string{
-				"cpu": {"cpu.weight": "100", "cpu.max": "max 100000"}, "memory": {"memory.max": "max", "memory.current": "0"},
+				"cpu": {"cpu.weight": "100", "cpu.max": "max 100000"}, "memory": {"memory.max": "max", "memory.swap.max": "max", "memory.current": "0"},
 				"pids": {"pids.max": "max"}, "hugetlb": {"hugetlb.2MB.max": "max"},
 			}[c] {
 				if !top {

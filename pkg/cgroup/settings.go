@@ -19,6 +19,7 @@ type setting struct {
 	text             string                 // desired content; "": unchanged
 	get              func(*Limits, string)  // parses the content; nil: not read
 	optional         bool                   // the kernel may lack it
+	absent           func(*Limits)          // what the lack of an optional one means; nil: nothing
 	equal            func(have string) bool // nil: compare text
 }
 
@@ -87,6 +88,9 @@ func settingsV2(want Limits) []setting {
 		{controller: "memory", file: "memory.max", text: most(want.Memory),
 			get:   func(l *Limits, text string) { l.Memory = want.memory(text) },
 			equal: func(have string) bool { return want.memory(have) == want.Memory }},
+		{controller: "memory", file: "memory.swap.max", text: map[bool]string{true: "0"}[want.NoSwap], optional: true,
+			get:    func(l *Limits, text string) { l.NoSwap = want.NoSwap && text == "0" },
+			absent: func(l *Limits) { l.NoSwap = want.NoSwap }},
 		{controller: "pids", file: "pids.max", text: most(want.Pids), get: func(l *Limits, text string) { l.Pids = parse(text) }, optional: true},
 	}
 }

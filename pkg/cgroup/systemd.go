@@ -85,7 +85,11 @@ func properties(want Limits, v2 bool) []property {
 	if want.Quota > 0 && want.Period > 0 {
 		quota = uint64(want.Quota) * 1_000_000 / uint64(want.Period)
 	}
-	return append(list, property{"CPUQuotaPerSecUSec", quota}, property{memory, most(want.Memory)}, property{"TasksMax", most(want.Pids)})
+	list = append(list, property{"CPUQuotaPerSecUSec", quota}, property{memory, most(want.Memory)}, property{"TasksMax", most(want.Pids)})
+	if v2 && want.NoSwap {
+		list = append(list, property{"MemorySwapMax", uint64(0)})
+	}
+	return list
 }
 
 // set starts a slice with limits, or changes those of an existing one.

@@ -96,7 +96,7 @@ func group(p *v1.Pod) cgroup.Group {
 }
 
 func (m *Manager) limits(p *v1.Pod, r podspec.Resources) cgroup.Limits {
-	out := cgroup.Limits{Shares: r.Shares, Quota: r.Quota, Period: r.Period, Memory: r.Memory, Pids: m.cfg.MaxPids, HugePages: map[uint64]int64{}}
+	out := cgroup.Limits{Shares: r.Shares, Quota: r.Quota, Period: r.Period, Memory: r.Memory, Pids: m.cfg.MaxPids, NoSwap: true, HugePages: map[uint64]int64{}}
 	requests := helper.PodRequests(p, helper.PodResourcesOptions{})
 	for size := range m.cfg.HugePages {
 		q := requests[v1.ResourceName(v1.ResourceHugePagesPrefix+resource.NewQuantity(int64(size), resource.BinarySI).String())]
