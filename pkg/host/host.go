@@ -19,6 +19,7 @@ type Facts struct {
 	MachineID     string // of the installation; the host name on Windows, as upstream
 	SystemUUID    string // of the hardware; "" if the firmware does not provide it or we may not read it
 	BootID        string // differs after each boot
+	CgroupV2      bool   // Linux: version 2 has all controllers, not version 1
 	// Windows only. Major, Minor and Build as in 10.0.14393 (Server 2016); UBR is the patch level after them.
 	WindowsMajor, WindowsMinor, WindowsBuild, WindowsUBR int
 	CPUs                                                 int               // logical processors of the whole machine, all processor groups

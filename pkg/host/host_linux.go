@@ -32,6 +32,8 @@ func read(f *Facts) error {
 	f.MachineID = firstOf("/etc/machine-id", "/var/lib/dbus/machine-id")
 	f.SystemUUID = firstOf("/sys/class/dmi/id/product_uuid", "/proc/device-tree/system-id", "/proc/device-tree/vm,uuid", "/etc/machine-id")
 	f.BootID = firstOf("/proc/sys/kernel/random/boot_id")
+	var cgroups unix.Statfs_t
+	f.CgroupV2 = unix.Statfs("/sys/fs/cgroup", &cgroups) == nil && cgroups.Type == unix.CGROUP2_SUPER_MAGIC
 	f.HugePages, err = hugePages("/sys/kernel/mm/hugepages")
 	return err
 }

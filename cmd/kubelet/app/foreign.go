@@ -41,7 +41,7 @@ var refusedHere = []daemon.Foreign{
 	{Flag: "experimental-allocatable-ignore-eviction", Bool: true, Same: []string{"false"}, Want: "false, or lower --eviction-hard", Why: "the hard eviction thresholds are subtracted from the allocatable resources"},
 	{Flag: "log-json-split-stream", Field: "logging.options.json.splitStream", Bool: true, Same: []string{"false"}, Want: "false", Why: noLogStream},
 	{Flag: "log-text-split-stream", Field: "logging.options.text.splitStream", Bool: true, Same: []string{"false"}, Want: "false", Why: noLogStream},
-	{Field: "memorySwap.swapBehavior", Same: []string{"NoSwap"}, Want: "NoSwap, or no value", Why: "a container with a memory limit has no swap"},
+	{Field: "memorySwap.swapBehavior", Same: []string{"NoSwap"}, Want: "NoSwap, or no value", Why: "pods have no swap; on cgroup v1 those without memory limits may have it"},
 	{Field: "memoryReservationPolicy", Same: []string{"None"}, Want: "None", Why: noMemoryQoS},
 	{Field: "singleProcessOOMKill", Same: []string{"true"}, Want: "true, or no value", Why: "Docker lets the kernel kill single processes of a container"},
 	{Field: "userNamespaces", Same: []string{"65536"}, Want: "no value", Why: "Docker cannot give a pod its own user namespace"},

@@ -36,7 +36,7 @@ func TestPromises(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	facts.OS, facts.Swap = "linux", 1<<30
+	facts.OS, facts.Swap, facts.CgroupV2 = "linux", 1<<30, false
 	for _, c := range []struct{ flag, field, want string }{
 		{"--cpu-manager-policy=static", "cpuManagerPolicy: static", "want none"},
 		{"--cpu-manager-policy=none", "cpuManagerPolicy: none", ""},
@@ -82,6 +82,31 @@ func TestPromises(t *testing.T) {
 		}
 		name, _, _ := strings.Cut(c.field, ":")
 		check(c.field, "config.yaml:3: "+name, "--config="+write(t, t.TempDir(), "config.yaml", header+c.field+"\n"))
+	}
+}
+
+// TestNoSwap: a host keeps pods out of swap if it has none, or if pods have cgroups of version 2.
+func TestNoSwap(t *testing.T) {
+	facts, err := host.Read()
+	if err != nil {
+		t.Fatal(err)
+	}
+	facts.OS = "linux"
+	for _, c := range []struct {
+		swap   uint64
+		v2     bool
+		flags  string
+		refuse bool
+	}{
+		{0, false, "", false}, {1 << 30, false, "", true}, {1 << 30, true, "", false}, {1 << 30, true, "--cgroups-per-qos=false --enforce-node-allocatable=none", true},
+	} {
+		facts.Swap, facts.CgroupV2 = c.swap, c.v2
+		file := write(t, t.TempDir(), "config.yaml", header+"memorySwap: {swapBehavior: NoSwap}\n")
+		o, _ := parse(t, append(strings.Fields(c.flags), "--api-servers=https://x", "--config="+file)...)
+		_, err := o.settings(facts)
+		if c.refuse != (err != nil && strings.Contains(err.Error(), "containers without a memory limit may use swap")) || !c.refuse && err != nil {
+			t.Errorf("%+v: %v", c, err)
+		}
 	}
 }
 

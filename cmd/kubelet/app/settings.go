@@ -209,8 +209,8 @@ func (s *settings) makeCgroups() error {
 	if *s.c.PodPidsLimit == 0 || *s.c.PodPidsLimit < -1 {
 		return fmt.Errorf("--pod-max-pids=%d: want a number above 0, or -1 for no limit", *s.c.PodPidsLimit)
 	}
-	if swap := s.c.MemorySwap.SwapBehavior; swap == "NoSwap" && s.Platform.OS == "linux" && s.Facts.Swap > 0 {
-		return fmt.Errorf("memorySwap.swapBehavior: %s: want no value, or a host without swap: containers without a memory limit may use it", swap)
+	if swap := s.c.MemorySwap.SwapBehavior; swap == "NoSwap" && s.Platform.OS == "linux" && s.Facts.Swap > 0 && !(s.Facts.CgroupV2 && *s.c.CgroupsPerQOS) {
+		return fmt.Errorf("memorySwap.swapBehavior: %s: want no value, or a host without swap, or one with cgroup v2 and --cgroups-per-qos: containers without a memory limit may use swap", swap)
 	}
 	if s.c.MaxOpenFiles < 1 {
 		return fmt.Errorf("--max-open-files=%d: want at least 1", s.c.MaxOpenFiles)
