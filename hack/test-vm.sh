@@ -7,7 +7,8 @@ source hack/steps.sh
 
 step "packages for the machine" hack/ensure-packages.sh cluster vm msi
 step "the machine's disk" hack/vm-image.sh _output/vm
-step "the release's packages" go run ./hack/release -dirty -out _output/vm/release
+step "programs" hack/build.sh
+step "the release's package" go run ./hack/release -dirty -only deb -programs _output/bin/linux/amd64 -out _output/vm/release
 remove_cluster_at_end
 go run ./hack/cluster up
 WINKUBE_VM=1 go test -count=1 -v -timeout 60m ./test/vm

@@ -54,7 +54,7 @@ chroot "$root" ssh-keygen -A >/dev/null
 chroot "$root" systemctl enable systemd-networkd ssh >/dev/null
 # What nothing here needs costs seconds of an emulated processor at each boot.
 chroot "$root" systemctl disable apt-daily.timer apt-daily-upgrade.timer dpkg-db-backup.timer e2scrub_reap.service >/dev/null 2>&1 || true
-chroot "$root" systemctl mask systemd-networkd-wait-online.service >/dev/null
+chroot "$root" systemctl mask systemd-networkd-wait-online.service serial-getty@ttyS0.service >/dev/null
 cp "$root"/boot/vmlinuz-* "$to/vmlinuz"
 cp "$root"/boot/initrd.img-* "$to/initrd.img"
 rm -rf "$root"/var/cache/apt/* "$root"/usr/share/doc "$root"/usr/share/man

@@ -57,6 +57,22 @@ func (c *Cluster) BuildEngine(ctx context.Context, release string) error {
 	return nil
 }
 
+// EnginePrograms builds the programs of one of Releases, unless they are up to date, and returns their paths: what a package of
+// Docker or containerd brings.
+func (c *Cluster) EnginePrograms(ctx context.Context, release string) (paths []string, err error) {
+	built := releaseOf(release)
+	if built == nil {
+		return nil, fmt.Errorf("engine %q: want one of %s", release, strings.Join(Releases(), ", "))
+	}
+	if err := c.buildRelease(ctx, *built); err != nil {
+		return nil, err
+	}
+	for _, name := range enginePrograms {
+		paths = append(paths, programIn(c.programsOf(built), name))
+	}
+	return paths, nil
+}
+
 // ConfigureEngine sets more of the engine's configuration, which applies at its next start.
 func (h *Host) ConfigureEngine(ctx context.Context, more map[string]any) error {
 	h.moreSettings = more
