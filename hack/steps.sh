@@ -1,5 +1,10 @@
 # Sourced: step NAME COMMAND... runs a command and prints one line with its time. On failure it prints what failed, the end of its log and the log's
 # path. Each step adds a line with the processor time of its processes to the account, which `account` prints.
+
+# As hack/build.sh builds, so that checks and tests use the packages that it compiled, in any checkout.
+[[ " $(go env GOFLAGS) " == *" -trimpath "* ]] || export GOFLAGS="$(go env GOFLAGS) -trimpath"
+export CGO_ENABLED=0
+
 logs=_output/logs/$(basename "$0" .sh)
 mkdir -p "$logs"
 : >"$logs/account"

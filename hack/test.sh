@@ -15,7 +15,7 @@ fi
 # Some unit tests need the race detector's linker, others iptables and nft, those of packages rpm and wixl; without those they skip.
 step "packages for unit tests" hack/ensure-packages.sh race cluster msi rpm
 step "flags of upstream's programs" go test -C hack/tools/kubernetes ./flags
-step "unit tests, race detector" go test -race -vet=off -timeout 30m ./... # make check vets
+step "unit tests, race detector" env CGO_ENABLED=1 go test -race -vet=off -timeout 30m ./... # make check vets
 
 # An npm from elsewhere is good enough: Debian's would conflict with it.
 command -v npm >/dev/null || step "packages for the PowerShell parser" hack/ensure-packages.sh powershell
