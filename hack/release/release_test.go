@@ -438,3 +438,15 @@ func TestCheckProgram(t *testing.T) {
 		t.Error("a file that is no program is accepted")
 	}
 }
+
+// TestRelativeNames: the replacement in nfpm's source is made in one place or not at all.
+func TestRelativeNames(t *testing.T) {
+	if got, err := relativeNames("a " + absolute + " z"); err != nil || got != "a "+relative+" z" {
+		t.Errorf("%q, %v", got, err)
+	}
+	for _, source := range []string{"", "a " + relative, absolute + absolute} {
+		if got, err := relativeNames(source); err == nil || !strings.Contains(err.Error(), "want once") {
+			t.Errorf("%q becomes %q, %v", source, got, err)
+		}
+	}
+}
