@@ -37,7 +37,7 @@ func TestLint(t *testing.T) {
 		m.put(file, "root/"+filepath.Base(file))
 	}
 	before := m.tree()
-	m.must(`mkdir /root/unpacked && cd /root/unpacked && for rpm in /root/*.rpm; do rpm2cpio $rpm | cpio -idu --quiet && ls usr/bin/kubelet usr/bin/proxy; done`)
+	m.must(`mkdir /root/unpacked && cd /root/unpacked && for rpm in /root/*.rpm; do rpm2cpio $rpm >../cpio && cpio -idu --quiet <../cpio && ls usr/bin/kubelet usr/bin/proxy; done`)
 	if got := m.tree(); got != before {
 		t.Errorf("cpio writes an rpm's files outside its directory:\n%s", difference(before, got))
 	}

@@ -9,23 +9,43 @@ import (
 	"strings"
 )
 
-// In rpmpack, which nfpm writes rpm files with, a payload's name is that on the host, such as /usr/bin/kubelet. rpmbuild writes ./usr/bin/kubelet: cpio
-// unpacks that below its directory, and the other over the host's file.
-const (
-	rpmPack  = "github.com/google/rpmpack"
-	absolute = "&cpio.Header{\n\t\tName:  f.Name,\n"
-	relative = "&cpio.Header{\n\t\tName:  \".\" + f.Name,\n"
-)
+const rpmPack = "github.com/google/rpmpack"
 
-// relativeNames returns the source of rpmpack that writes the payload with relative names.
-func relativeNames(source string) (string, error) {
-	if n := strings.Count(source, absolute); n != 1 {
-		return "", fmt.Errorf("%q occurs %d times: want once; if this version of nfpm writes ./usr/bin, build it without the replacement", absolute, n)
-	}
-	return strings.Replace(source, absolute, relative, 1), nil
+// corrections are the places of rpmpack, which nfpm writes rpm files with, where they differ from those of rpmbuild.
+var corrections = []struct{ is, want string }{
+	// A payload's name is that on the host, such as /usr/bin/kubelet; cpio writes it there. That of ./usr/bin/kubelet goes below the current directory.
+	{"&cpio.Header{\n\t\tName:  f.Name,\n", "&cpio.Header{\n\t\tName:  \".\" + f.Name,\n"},
+	// The payload's size is that of the files in it. rpm2cpio fails if it is not that of the cpio archive.
+	{"sigHeader.Add(sigPayloadSize, EntryInt32([]int32{int32(r.payloadSize)}))", "sigHeader.Add(sigPayloadSize, EntryInt32([]int32{archiveSize(r.files)}))"},
 }
 
-// buildNFPM builds nfpm from its module, with relative names in the payload of an rpm, and returns the path of the program.
+// archiveSize is a file of rpmpack beside its own. A file in a cpio archive has 110 bytes and its name with "." and a NUL byte, and then its data, each filled to
+// 4 bytes. At the end is a file TRAILER!!! without data.
+const archiveSize = `package rpmpack
+
+func archiveSize(files map[string]RPMFile) int32 {
+	size := 124
+	for _, f := range files {
+		if f.Type != GhostFile {
+			size += (110+len(f.Name)+2+3)/4*4 + (len(f.Body)+3)/4*4
+		}
+	}
+	return int32(size)
+}
+`
+
+// corrected returns the source of rpmpack with the corrections.
+func corrected(source string) (string, error) {
+	for _, c := range corrections {
+		if n := strings.Count(source, c.is); n != 1 {
+			return "", fmt.Errorf("%q occurs %d times: want once; a version of nfpm whose rpm files are as those of rpmbuild needs no correction", c.is, n)
+		}
+		source = strings.Replace(source, c.is, c.want, 1)
+	}
+	return source, nil
+}
+
+// buildNFPM builds nfpm from its module, with the corrections, and returns the path of the program.
 func (s *source) buildNFPM(ctx context.Context) (tool string, err error) {
 	root, err := filepath.Abs(s.Root)
 	if err != nil {
@@ -37,7 +57,7 @@ func (s *source) buildNFPM(ctx context.Context) (tool string, err error) {
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(work)) }()
 	module, replaced := filepath.Join(root, "hack", "tools", "nfpm"), filepath.Join(work, "rpmpack")
-	if err := s.replaceRPMPack(ctx, module, replaced); err != nil {
+	if err := s.correctRPMPack(ctx, module, replaced); err != nil {
 		return "", err
 	}
 	for _, name := range []string{"go.mod", "go.sum"} {
@@ -57,8 +77,8 @@ func (s *source) buildNFPM(ctx context.Context) (tool string, err error) {
 	return tool, err
 }
 
-// replaceRPMPack copies rpmpack's sources, of the version that the module has, into a new directory with relative names.
-func (s *source) replaceRPMPack(ctx context.Context, module, dir string) error {
+// correctRPMPack copies rpmpack's sources, of the version that the module has, into a new directory and corrects them there.
+func (s *source) correctRPMPack(ctx context.Context, module, dir string) error {
 	original, err := s.output(ctx, "go", "list", "-C", module, "-f", "{{.Dir}}", rpmPack)
 	if err != nil {
 		return err
@@ -71,9 +91,12 @@ func (s *source) replaceRPMPack(ctx context.Context, module, dir string) error {
 	if err != nil {
 		return err
 	}
-	changed, err := relativeNames(string(text))
+	changed, err := corrected(string(text))
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", filepath.Base(name), rpmPack, err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "archivesize.go"), []byte(archiveSize), 0o600); err != nil {
+		return err
 	}
 	return os.WriteFile(name, []byte(changed), 0o600)
 }

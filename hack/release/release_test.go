@@ -439,13 +439,17 @@ func TestCheckProgram(t *testing.T) {
 	}
 }
 
-// TestRelativeNames: the replacement in nfpm's source is made in one place or not at all.
-func TestRelativeNames(t *testing.T) {
-	if got, err := relativeNames("a " + absolute + " z"); err != nil || got != "a "+relative+" z" {
-		t.Errorf("%q, %v", got, err)
+// TestCorrected: each correction of rpmpack is made in one place, or none is.
+func TestCorrected(t *testing.T) {
+	whole, want := "package rpmpack\n", "package rpmpack\n"
+	for _, c := range corrections {
+		whole, want = whole+c.is+"\n", want+c.want+"\n"
 	}
-	for _, source := range []string{"", "a " + relative, absolute + absolute} {
-		if got, err := relativeNames(source); err == nil || !strings.Contains(err.Error(), "want once") {
+	if got, err := corrected(whole); err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	for _, source := range []string{"", want, whole + whole, strings.Replace(whole, corrections[1].is, "", 1)} {
+		if got, err := corrected(source); err == nil || got != "" || !strings.Contains(err.Error(), "want once") {
 			t.Errorf("%q becomes %q, %v", source, got, err)
 		}
 	}
