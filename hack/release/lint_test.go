@@ -12,7 +12,7 @@ import (
 )
 
 // TestLint checks the packages with lintian, rpmlint and sha256sum: with WINKUBE_INSTALL the release that was made, else packages with stand-ins for the
-// programs. rpmlint unpacks an rpm by cpio, which writes absolute names to where they say, so it runs in a copy of this machine.
+// programs. rpmlint unpacks an rpm by cpio, which writes absolute names to where they say. So it runs in a copy of this machine, where such names show.
 func TestLint(t *testing.T) {
 	m := &machine{T: t, artefact: filepath.Join("..", "..", "_output", "release")}
 	if os.Getenv("WINKUBE_INSTALL") != "" {
@@ -35,6 +35,11 @@ func TestLint(t *testing.T) {
 	}
 	for _, file := range packages {
 		m.put(file, "root/"+filepath.Base(file))
+	}
+	before := m.tree()
+	m.must(`mkdir /root/unpacked && cd /root/unpacked && for rpm in /root/*.rpm; do rpm2cpio $rpm >../cpio && cpio -idu --quiet <../cpio && ls usr/bin/kubelet usr/bin/proxy; done`)
+	if got := m.tree(); got != before {
+		t.Errorf("cpio writes an rpm's files outside its directory:\n%s", difference(before, got))
 	}
 	lint, _ := m.sh("cd /root && rpmlint *.rpm") // its exit status also counts the errors excluded below
 	for line := range strings.Lines(lint) {

@@ -249,13 +249,9 @@ func standIns(t *testing.T) string {
 // nfpmTool builds nfpm, as make release does, and returns its path.
 func nfpmTool(t *testing.T) string {
 	t.Helper()
-	tool, err := filepath.Abs(filepath.Join("..", "..", "_output", "tools", "nfpm"))
+	tool, err := (&source{Root: filepath.Join("..", "..")}).buildNFPM(t.Context())
 	if err != nil {
 		t.Fatal(err)
-	}
-	build := exec.CommandContext(t.Context(), "go", "build", "-C", filepath.Join("..", "tools", "nfpm"), "-o", tool, "github.com/goreleaser/nfpm/v2/cmd/nfpm")
-	if said, err := output.Of(build); err != nil {
-		t.Fatalf("%v: %s", err, said)
 	}
 	return tool
 }

@@ -252,12 +252,8 @@ func (b *build) makePackages(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	root, err := filepath.Abs(b.Root)
+	tool, err := b.buildNFPM(ctx)
 	if err != nil {
-		return err
-	}
-	tool := filepath.Join(root, "_output", "tools", "nfpm")
-	if _, err := b.output(ctx, "go", "build", "-C", filepath.Join(root, "hack", "tools", "nfpm"), "-o", tool, "github.com/goreleaser/nfpm/v2/cmd/nfpm"); err != nil {
 		return err
 	}
 	work, err := filepath.Abs(b.dir)

@@ -438,3 +438,19 @@ func TestCheckProgram(t *testing.T) {
 		t.Error("a file that is no program is accepted")
 	}
 }
+
+// TestCorrected: each correction of rpmpack is made in one place, or none is.
+func TestCorrected(t *testing.T) {
+	whole, want := "package rpmpack\n", "package rpmpack\n"
+	for _, c := range corrections {
+		whole, want = whole+c.is+"\n", want+c.want+"\n"
+	}
+	if got, err := corrected(whole); err != nil || got != want {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	for _, source := range []string{"", want, whole + whole, strings.Replace(whole, corrections[1].is, "", 1)} {
+		if got, err := corrected(source); err == nil || got != "" || !strings.Contains(err.Error(), "want once") {
+			t.Errorf("%q becomes %q, %v", source, got, err)
+		}
+	}
+}

@@ -73,8 +73,11 @@ type (
 	DiskUsage = usage.DiskUsage
 )
 
-// TooOld is the Reason of a Fault.
-const TooOld = engine.TooOld
+// Reasons of a Fault.
+const (
+	TooOld = engine.TooOld
+	TooNew = engine.TooNew
+)
 
 // Faults is engine.Faults.
 func Faults(info Info, err error, cgroupDriver string) []Fault {

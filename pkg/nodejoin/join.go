@@ -19,6 +19,7 @@ import (
 
 	"k8s.io/apimachinery/pkg/util/validation"
 
+	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/nodejoin/discovery"
@@ -242,6 +243,18 @@ func (j *joiner) checkEngine(info docker.Info, err error) error {
 	var major int
 	_, _ = fmt.Sscanf(info.Version, "%d.", &major) // 0: unknown
 	old := windows && build < oldestOfLate
+	want := daemon.OldestEngine + " or later"
+	if old {
+		want = daemon.OldestEngine + " to 20.10"
+	}
+	for _, f := range docker.Faults(info, err, "") {
+		switch f.Reason {
+		case docker.TooOld:
+			return fmt.Errorf("engine: %s; want Docker %s", f.What, want)
+		case docker.TooNew:
+			return fmt.Errorf("engine: %s; %s", f.What, f.Fix)
+		}
+	}
 	switch {
 	case err != nil && old:
 		return fmt.Errorf("engine: Docker does not answer: %w; start its service (Start-Service docker); build %d needs a version before %d, which needs build %d", err, build, firstLateMajor, oldestOfLate)
@@ -252,7 +265,7 @@ func (j *joiner) checkEngine(info docker.Info, err error) error {
 	case info.OS != "" && info.OS != j.Facts.OS:
 		return fmt.Errorf("engine: Docker runs containers of %s; want containers of %s, as this host is", info.OS, j.Facts.OS)
 	case old && major >= firstLateMajor:
-		return fmt.Errorf("engine: Docker %s needs Windows build %d, and this is build %d; want Docker 17.06 to 20.10", info.Version, oldestOfLate, build)
+		return fmt.Errorf("engine: Docker %s needs Windows build %d, and this is build %d; want Docker %s", info.Version, oldestOfLate, build, want)
 	}
 	return nil
 }

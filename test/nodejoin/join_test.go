@@ -204,12 +204,7 @@ func TestLeaveCleansByFlags(t *testing.T) {
 
 // TestRefusals: an error is one line that names its cause, it changes nothing, and a correct join works afterwards.
 func TestRefusals(t *testing.T) {
-	for name, c := range map[string]struct {
-		system string // "": windows
-		change func(*bare)
-		want   string
-		repair func(*bare) // what is wrong beside arguments, parts, engine and rights
-	}{
+	for name, c := range map[string]refusal{
 		"token malformed":        {change: func(b *bare) { b.cfg.Token = "abc" }, want: "--token: 3 characters that are not a join token; want one such as"},
 		"token of k3s":           {change: func(b *bare) { b.cfg.Token = "K10" + strings.Repeat("ab", 32) + "::" + goodToken }, want: "of a token of k3s or RKE2, which is for their own agents; want credentials from their cluster: --kubeconfig"},
 		"token wrong":            {change: func(b *bare) { b.cfg.Token = "abcdef.aaaaaaaaaaaaaaaa" }, want: "--token=abcdef.****************: its second half does not fit"},
@@ -232,16 +227,10 @@ func TestRefusals(t *testing.T) {
 			repair: func(b *bare) { b.must(b.Delete("/api/v1/nodes/win1")) }},
 		"name malformed":     {change: func(b *bare) { b.cfg.NodeName = "Win_1" }, want: "--node-name=Win_1: want lower-case"},
 		"address malformed":  {change: func(b *bare) { b.cfg.NodeIP = "10.0.0" }, want: "--node-ip=10.0.0: want an address"},
-		"Docker stopped":     {change: func(b *bare) { b.down = errors.New("cannot find the file \\\\.\\pipe\\docker_engine") }, want: "Docker does not answer: cannot find the file"},
-		"Docker of Linux":    {change: func(b *bare) { b.engine.OS = "linux" }, want: "Docker runs containers of linux; want containers of windows"},
 		"no rights":          {change: func(b *bare) { b.parts.Elevated = false }, want: `this needs administrator rights: open PowerShell with "Run as administrator"`},
 		"no rights on Linux": {system: "linux", change: func(b *bare) { b.parts.Elevated = false }, want: "this needs the rights of root"},
 		"old Windows":        {change: func(b *bare) { b.parts.Facts.WindowsBuild = 9600 }, want: "build 9600, which has no containers; want Windows Server 2016 (build 14393) or later"},
-		"late Docker on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.engine.Version = 14393, "23.0.1" }, want: "Docker 23.0.1 needs Windows build 17763, and this is build 14393; want Docker 17.06 to 20.10",
-			repair: func(b *bare) { b.parts.Facts.WindowsBuild = 14393 }},
-		"Docker that does not start on 2016": {change: func(b *bare) { b.parts.Facts.WindowsBuild, b.down = 14393, errors.New("no pipe") },
-			want: "build 14393 needs a version before 23", repair: func(b *bare) { b.parts.Facts.WindowsBuild = 14393 }},
-		"no programs": {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
+		"no programs":        {change: func(b *bare) { b.cfg.Programs = "/nowhere" }, want: "is not there: want kubelet and proxy in one directory"},
 		"half a program": {change: func(b *bare) {
 			b.parts.Runs = func(_ context.Context, program string) error {
 				if program == filepath.Join(b.cfg.Programs, "proxy.exe") {
@@ -277,31 +266,7 @@ func TestRefusals(t *testing.T) {
 			want:   "proxy.service exists and `kubelet node join` did not write it",
 			repair: func(b *bare) { b.must(os.Remove(filepath.Join(b.cfg.Layout.Units, "proxy.service"))) }},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			system := "windows"
-			if c.system != "" {
-				system = c.system
-			}
-			b := newBare(t, system)
-			cfg, parts, engine := b.cfg, b.parts, b.engine
-			c.change(b)
-			before := b.tree()
-			err := b.join()
-			if err == nil || !strings.Contains(err.Error(), c.want) || strings.Contains(err.Error(), "\n") || strings.Contains(err.Error(), "fedcba9876543210") {
-				t.Errorf("%v, want %q", err, c.want)
-			}
-			if after := b.tree(); after != before || len(b.services) != 0 {
-				t.Errorf("it left %v and\n%s", b.services, after)
-			}
-			b.cfg, b.parts, b.engine, b.down, b.May = cfg, parts, engine, nil, nil
-			if c.repair != nil {
-				c.repair(b)
-			}
-			if err := b.join(); err != nil || len(b.services) != 2 || b.starts["kubelet"] != 1 || b.starts["proxy"] != 1 {
-				t.Errorf("a correct join afterwards: %v, services %v, starts %v\n%s", err, b.services, b.starts, b.said.String())
-			}
-		})
+		t.Run(name, c.check)
 	}
 }
 

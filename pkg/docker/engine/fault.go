@@ -14,15 +14,18 @@ import (
 // Fault is something about an engine that a person has to repair. Reason is that of the Node's Event.
 type Fault struct{ Reason, What, Fix string }
 
-// TooOld is the Reason of an engine that is too old.
-const TooOld = "EngineTooOld"
+// Reasons of engines that the kubelet cannot use.
+const (
+	TooOld = "EngineTooOld"
+	TooNew = "EngineTooNew"
+)
 
 // Faults returns what is wrong with an engine that answered info or err. driver is the cgroup driver in the kubelet's configuration; "": none. It is
 // pure.
 func Faults(info Info, err error, driver string) (out []Fault) {
 	var new tooNew
 	if errors.As(err, &new) {
-		return []Fault{{"EngineTooNew", new.what(), "install an older Docker, or a newer kubelet"}}
+		return []Fault{{TooNew, new.what(), "install an older Docker, or a newer kubelet"}}
 	}
 	if err != nil {
 		return nil // it may be away for a moment

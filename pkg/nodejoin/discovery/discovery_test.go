@@ -2,6 +2,8 @@ package discovery
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 )
@@ -14,6 +16,13 @@ const (
 func TestParseToken(t *testing.T) {
 	for _, text := range []string{"", "abcdef", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "abcdef.0123456789abcdef ", "abcdef:0123456789abcdef"} {
 		if _, err := ParseToken(text); err == nil || !strings.HasPrefix(err.Error(), "--token: ") || !strings.Contains(err.Error(), "want one such as") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	hash := "K10" + strings.Repeat("0a", 32) + "::" // https://docs.k3s.io/cli/token, https://docs.rke2.io/security/token
+	for _, text := range []string{hash + "server:5ecre7", hash + "node:5ecre7", hash + "5ecre7", hash + good, "K10"} {
+		if _, err := ParseToken(text); err == nil || !strings.Contains(err.Error(), "of a token of k3s or RKE2, which is for their own agents; want credentials from their cluster: --kubeconfig and --proxy-kubeconfig") ||
+			strings.ContainsAny(err.Error(), "\n") || strings.Contains(err.Error(), "5ecre7") || strings.Contains(err.Error(), good) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -51,5 +60,24 @@ func TestParseServer(t *testing.T) {
 		if got != want || (err == nil) != (want != "") || err != nil && !strings.Contains(err.Error(), "want host:port") {
 			t.Errorf("%q: %q, %v; want %q", text, got, err, want)
 		}
+	}
+}
+
+// TestNotPublic: k3s and RKE2 refuse anonymous requests. The error says what works there, and the token stays here.
+func TestNotPublic(t *testing.T) {
+	sent := ""
+	server := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		sent += r.Header.Get("Authorization")
+		http.Error(w, "Unauthorized", http.StatusUnauthorized)
+	}))
+	t.Cleanup(server.Close)
+	token, err := ParseToken(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = Find(t.Context(), server.Listener.Addr().String(), token, flag, []Pin{{1}})
+	const want = "it answers 401 Unauthorized for ConfigMap kube-public/cluster-info; want an API server that lets new nodes read it, as kubeadm sets it up, or --kubeconfig"
+	if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || sent != "" {
+		t.Errorf("%v, want %q; it was sent %q", err, want, sent)
 	}
 }

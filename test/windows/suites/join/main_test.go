@@ -123,7 +123,7 @@ func chosen(names string) ([]int, error) {
 	return rig.Wanted(rig.Builds...), nil
 }
 
-// newer is the version of the kubelet.exe that the service is upgraded to.
+// newer is the version of the programs that the services are upgraded to.
 const newer = "99.0.0"
 
 // build builds the programs like `make`, but with coverage counters and the patched standard library that Wine needs.
@@ -139,7 +139,7 @@ func build(ctx context.Context) error {
 	}
 	for _, one := range []struct{ exe, pkg, version string }{
 		{"kubelet.exe", "./cmd/kubelet", strings.TrimSpace(string(version))}, {"proxy.exe", "./cmd/kube-proxy", strings.TrimSpace(string(version))},
-		{"newer/kubelet.exe", "./cmd/kubelet", newer},
+		{"newer/kubelet.exe", "./cmd/kubelet", newer}, {"newer/proxy.exe", "./cmd/kube-proxy", newer},
 	} {
 		flags := "-ldflags=-s -w -X github.com/winkube/winkube/pkg/daemon.Version=" + one.version
 		if err := rig.BuildCounted(ctx, filepath.Join(bin, one.exe), one.pkg, "-overlay="+overlay, flags); err != nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -126,13 +127,19 @@ func (m *member) beginJoin(kubelet, proxy []string) <-chan string {
 			m.Fatal(err)
 		}
 	}
-	cmd := m.agentAt(m.guidedProgram(), slices.Concat(m.joinByGuide(), []string{"--"}, labFlags, kubelet, []string{"--"}, proxy))
+	cmd := m.joinCommand(m.guidedProgram(), kubelet, proxy)
 	joined := make(chan string, 1)
 	go func() {
 		said, err := m.Finish(cmd) // its doctor finds what Wine lacks
 		joined <- fmt.Sprintf("%s\n%v", said, err)
 	}()
 	return joined
+}
+
+// joinCommand is the guide's `kubelet.exe node join` by the program at path, with further flags of kubelet and proxy.
+func (m *member) joinCommand(path string, kubelet, proxy []string) *exec.Cmd {
+	m.Helper()
+	return m.agentAt(path, slices.Concat(m.joinByGuide(), []string{"--"}, labFlags, kubelet, []string{"--"}, proxy))
 }
 
 // rangeOfNode waits until the controller manager has given the Node a pod range.
