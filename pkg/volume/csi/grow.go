@@ -21,7 +21,7 @@ const growTime = 2 * callTime
 
 // growSoon makes the driver expand v on this node if its claim has grown.
 func (k *Kind) growSoon(v volume.Volume, d described, at place) {
-	if v.Claim == "" || d.readOnly {
+	if v.Claim == "" {
 		return
 	}
 	driver, err := k.parts.Drivers.Driver(d.driver)
@@ -46,7 +46,7 @@ func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at plac
 	case err != nil:
 		return err
 	case pv.Spec.CSI.VolumeHandle != d.handle:
-		return grow.ErrUnused
+		return grow.ErrNothing
 	}
 	secrets, err := k.secret(ctx, "NodeExpandSecretRef", pv.Spec.CSI.NodeExpandSecretRef)
 	if err != nil {
@@ -60,7 +60,7 @@ func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at plac
 	if uses, err := k.tree.uses(v.Pod.UID, d.key, d.spec, d.block); err != nil {
 		return err
 	} else if !uses {
-		return grow.ErrUnused
+		return grow.ErrNothing
 	}
 	request := &pb.NodeExpandVolumeRequest{
 		VolumeId: d.handle, VolumePath: at.target, CapacityRange: &pb.CapacityRange{RequiredBytes: size.Value()}, Secrets: secrets,

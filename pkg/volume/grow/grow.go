@@ -59,13 +59,13 @@ type Volume[K comparable] struct {
 	Spec   string // its name in Events
 	Driver string
 	Target string // where the pod has it
-	// Expand has the driver expand the volume. It returns ErrUnused when pv is another volume or the pod has ended, a *Failure when the driver could
-	// not, and any other error when the driver was not called.
+	// Expand has the driver expand the volume. It returns ErrNothing when there is nothing to expand, a *Failure when the driver could not, and any other
+	// error when the driver was not called.
 	Expand func(ctx context.Context, pv *v1.PersistentVolume, from, to resource.Quantity) error
 }
 
-// ErrUnused says that the pod does not use the volume any more.
-var ErrUnused = errors.New("the pod does not use the volume")
+// ErrNothing says that there is nothing to expand: the pod has ended, the PersistentVolume is another volume, or the driver need not do anything.
+var ErrNothing = errors.New("there is nothing to expand")
 
 // Failure is the answer of a driver that could not expand a volume.
 type Failure struct {
@@ -132,8 +132,15 @@ func (g *Growth[K]) grow(ctx context.Context, v Volume[K], known *nodeSize) erro
 	case !due:
 		size = has
 	}
+	if v.ReadOnly {
+		if known.refused(size) {
+			const message = "MountVolume.NodeExpandVolume failed for volume %q requested read-only file system"
+			g.say(v, claim, v1.EventTypeWarning, "FileSystemResizeFailed", fmt.Sprintf(message, v.Spec))
+		}
+		return nil
+	}
 	err = v.Expand(ctx, pv, here, size)
-	if errors.Is(err, ErrUnused) {
+	if errors.Is(err, ErrNothing) {
 		return nil
 	}
 	if f := (*Failure)(nil); errors.As(err, &f) {
@@ -145,8 +152,7 @@ func (g *Growth[K]) grow(ctx context.Context, v Volume[K], known *nodeSize) erro
 	}
 	known.set(size)
 	message := fmt.Sprintf("MountVolume.NodeExpandVolume succeeded for volume %q %s", v.Spec, g.NodeName)
-	g.Events.PodEvent(v.Pod.Namespace, v.Pod.Name, string(v.Pod.UID), v1.EventTypeNormal, "FileSystemResizeSuccessful", message)
-	g.Events.ClaimEvent(claim.Namespace, claim.Name, string(claim.UID), v1.EventTypeNormal, "FileSystemResizeSuccessful", message)
+	g.say(v, claim, v1.EventTypeNormal, "FileSystemResizeSuccessful", message)
 	if !due {
 		return nil
 	}
@@ -155,6 +161,12 @@ func (g *Growth[K]) grow(ctx context.Context, v Volume[K], known *nodeSize) erro
 		return err
 	}
 	return g.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
+}
+
+// say reports an Event on the pod and on the claim.
+func (g *Growth[K]) say(v Volume[K], claim *v1.PersistentVolumeClaim, kind, reason, message string) {
+	g.Events.PodEvent(v.Pod.Namespace, v.Pod.Name, string(v.Pod.UID), kind, reason, message)
+	g.Events.ClaimEvent(claim.Namespace, claim.Name, string(claim.UID), kind, reason, message)
 }
 
 // failed reports that the driver could not expand the volume, and returns the error. due: this node is the one that writes the claim's status.

@@ -18,6 +18,7 @@ type nodeSize struct {
 	known bool
 	bytes resource.Quantity
 	lost  resource.Quantity // that the driver could not provide
+	idle  resource.Quantity // that was refused because a pod has the volume read-only
 }
 
 // get returns the size of a volume that a pod has.
@@ -59,6 +60,17 @@ func (s *nodeSize) failed(size resource.Quantity, f *Failure) (before bool) {
 		s.lost = size
 	}
 	return before
+}
+
+// refused records that a read-only volume does not get size, and reports whether that is new.
+func (s *nodeSize) refused(size resource.Quantity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idle.Cmp(size) == 0 {
+		return false
+	}
+	s.idle = size
+	return true
 }
 
 // set records the size on this node.
