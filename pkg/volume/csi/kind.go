@@ -61,6 +61,8 @@ type Parts struct {
 	// Boot changes when the host starts again. A volume that was published before is published again where that cannot be seen in its place: on
 	// Windows, links survive, and what they lead to may not. "": it can be seen.
 	Boot string
+	// SELinux is the label of containers' files on a host that has SELinux; "": it has none. See selinux.Files.
+	SELinux string
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 	Clock   clock.PassiveClock
@@ -220,6 +222,9 @@ func (k *Kind) bring(ctx context.Context, v volume.Volume, d described, at place
 	}
 	r, err := rulesFor(d, object)
 	if err != nil {
+		return err
+	}
+	if d, err = labelled(d, r, k.parts.SELinux, v.Pod, v.Spec.Name); err != nil {
 		return err
 	}
 	driver, err := k.parts.Drivers.Driver(d.driver)

@@ -95,6 +95,7 @@ type rig struct {
 	kind    *csivolume.Kind
 	events  volumetest.Events
 	boot    string   // of the host
+	selinux string   // label of containers' files on the host
 	asked   []string // drivers that were asked again how many volumes they can have here; to read after kind.Wait
 }
 
@@ -134,7 +135,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	refresh := func(_ context.Context, driver string) error { r.asked = append(r.asked, driver); return nil }
 	r.kind = csivolume.New(r.Host, csivolume.Parts{
-		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock, Boot: r.boot,
+		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock, Boot: r.boot, SELinux: r.selinux,
 	})
 	r.Restart(r.kind)
 }
