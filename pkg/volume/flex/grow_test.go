@@ -73,7 +73,7 @@ func TestGrow(t *testing.T) {
 		r.driver.calls = nil
 		r.driver.set("init", test.capabilities)
 		r.restart()
-		claim = r.grown()
+		r.grown()
 		r.MustPrepare(r.claimed("a", false))
 		r.want(test.calls)
 		r.mustClean("a")
