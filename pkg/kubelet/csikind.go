@@ -1,11 +1,13 @@
 package kubelet
 
 import (
+	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
 	csivolume "github.com/winkube/winkube/pkg/volume/csi"
+	"github.com/winkube/winkube/pkg/volume/selinux"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
@@ -22,6 +24,8 @@ func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, events events,
 	}
 	if cfg.Platform.OS == "windows" {
 		parts.Boot = cfg.Facts.BootID
+	} else if parts.SELinux = selinux.Files("/"); parts.SELinux != "" {
+		klog.InfoS("Mounting CSI volumes of access mode ReadWriteOncePod with the SELinux labels of their pods, where the driver supports it", "files", parts.SELinux)
 	}
 	return &csiVolumes{csivolume.New(host, parts)}
 }

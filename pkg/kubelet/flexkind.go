@@ -5,6 +5,7 @@ import (
 	"os"
 
 	v1 "k8s.io/api/core/v1"
+	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -17,11 +18,13 @@ import (
 
 // newFlexKind creates the volume kind for flexVolume drivers; nil without a directory of drivers. Drivers see the kubelet's environment, as
 // upstream's do.
-func newFlexKind(cfg Config, host volume.Host, objects *kubeclient.CSIObjects, changed wake.Signal) *flex.Kind {
+func newFlexKind(cfg Config, host volume.Host, events events, objects *kubeclient.CSIObjects, changed wake.Signal) *flex.Kind {
 	if cfg.FlexDir == "" {
 		return nil
 	}
-	return flex.New(host, flex.Parts{Dir: cfg.FlexDir, Run: command.NewPrivate(os.Environ()), Objects: objects, Changed: changed})
+	return flex.New(host, flex.Parts{
+		NodeName: cfg.NodeName, Dir: cfg.FlexDir, Run: command.NewPrivate(os.Environ()), Objects: objects, Events: events, Clock: clock.RealClock{}, Changed: changed,
+	})
 }
 
 // nodeKind is a kind whose volumes are attached to the node, and which releases those that no pod uses.
@@ -38,7 +41,7 @@ func newNodeKinds(cfg Config, host volume.Host, drivers csiDrivers, events event
 	if csi != nil {
 		all = append(all, csi.kind)
 	}
-	if flex := newFlexKind(cfg, host, objects, changed); flex != nil {
+	if flex := newFlexKind(cfg, host, events, objects, changed); flex != nil {
 		all = append(all, flex)
 	}
 	for _, disks := range san.Kinds(host, objects, changed) {

@@ -57,6 +57,11 @@ Its tests are upstream's External Storage for what test/conformance/storage-driv
 StorageClass. The driver has no limits of volumes, capacity, groups of snapshots or VolumeAttributesClasses; the suite
 skips their tests.
 
+The suite has 123 more tests of CSI, "CSI Mock". None can run here: each deploys a pod of the mock driver with a privileged container
+(testing-manifests/storage-csi/mock: the driver and its registrar, or the busybox beside the driver's proxy), and this machine allows
+none ("unable to apply caps: operation not permitted"). The pod's images (csi-provisioner, csi-node-driver-registrar, hostpathplugin) are
+not built here, either. 41 of the tests also need nodes with SELinux.
+
 test/engineproxy simulates engines of other versions. It runs between kubelet and engine and refuses the API versions that such an engine
 refuses. From requests it removes the fields that an older engine ignores. From answers it removes the fields that an older engine lacks,
 or that a newer engine has dropped.

@@ -43,6 +43,8 @@ type Config struct {
 	Topology map[string]string // of this node
 	// Links: it makes links instead of mounts, as drivers on Windows do.
 	Links bool
+	// Proxy: csi-proxy makes its links, on Windows.
+	Proxy bool
 	// Listen makes the sockets; nil: Unix sockets.
 	Listen func(ctx context.Context, socket string) (net.Listener, error)
 }
@@ -53,6 +55,7 @@ type Driver struct {
 	cfg    Config
 	store  *store
 	mounts mount.Mounter
+	proxy  *proxied // nil: the driver makes mounts or links itself
 	locks  *locks
 	log    sync.Mutex
 }
@@ -68,6 +71,13 @@ func New(cfg Config) (*Driver, error) {
 	d := &Driver{cfg: cfg, store: &store{cfg.Data}, mounts: mount.System(), locks: &locks{busy: map[string]bool{}}}
 	if cfg.Links {
 		d.mounts = linker{mount.Linked{Links: mount.SystemLinks()}}
+	}
+	if cfg.Proxy {
+		var err error
+		if d.proxy, err = newProxied(); err != nil {
+			return nil, err
+		}
+		d.mounts = d.proxy
 	}
 	if cfg.Listen == nil {
 		d.cfg.Listen = func(ctx context.Context, socket string) (net.Listener, error) {

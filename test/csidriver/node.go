@@ -59,7 +59,7 @@ func (n node) known(id string) (thing, error) {
 	return t, nil
 }
 
-func (n node) NodeStageVolume(_ context.Context, in *pb.NodeStageVolumeRequest) (*pb.NodeStageVolumeResponse, error) {
+func (n node) NodeStageVolume(ctx context.Context, in *pb.NodeStageVolumeRequest) (*pb.NodeStageVolumeResponse, error) {
 	release, err := n.begin(in.GetVolumeId(), in.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
@@ -80,6 +80,9 @@ func (n node) NodeStageVolume(_ context.Context, in *pb.NodeStageVolumeRequest) 
 	}
 	if t.Block {
 		return &pb.NodeStageVolumeResponse{}, n.attach(t.ID)
+	}
+	if n.d.proxy != nil {
+		return &pb.NodeStageVolumeResponse{}, n.d.proxy.stage(ctx, t.ID, in.GetStagingTargetPath())
 	}
 	return &pb.NodeStageVolumeResponse{}, n.bind(n.d.store.content(volumes, in.GetVolumeId()), in.GetStagingTargetPath())
 }
@@ -115,7 +118,7 @@ func makeTarget(source, target string) error {
 	return f.Close()
 }
 
-func (n node) NodeUnstageVolume(_ context.Context, in *pb.NodeUnstageVolumeRequest) (*pb.NodeUnstageVolumeResponse, error) {
+func (n node) NodeUnstageVolume(ctx context.Context, in *pb.NodeUnstageVolumeRequest) (*pb.NodeUnstageVolumeResponse, error) {
 	release, err := n.begin(in.GetVolumeId(), in.GetStagingTargetPath())
 	if err != nil {
 		return nil, err
@@ -123,6 +126,9 @@ func (n node) NodeUnstageVolume(_ context.Context, in *pb.NodeUnstageVolumeReque
 	defer release()
 	if t, ok, err := n.d.store.get(volumes, in.GetVolumeId()); err != nil || ok && t.Block {
 		return &pb.NodeUnstageVolumeResponse{}, cmp.Or(err, n.detach(t.ID))
+	}
+	if n.d.proxy != nil {
+		return &pb.NodeUnstageVolumeResponse{}, n.d.proxy.unstage(ctx, in.GetVolumeId(), in.GetStagingTargetPath())
 	}
 	return &pb.NodeUnstageVolumeResponse{}, n.unmount(in.GetStagingTargetPath())
 }
@@ -140,7 +146,7 @@ func (n node) unmount(target string) error {
 	}
 }
 
-func (n node) NodePublishVolume(_ context.Context, in *pb.NodePublishVolumeRequest) (*pb.NodePublishVolumeResponse, error) {
+func (n node) NodePublishVolume(ctx context.Context, in *pb.NodePublishVolumeRequest) (*pb.NodePublishVolumeResponse, error) {
 	id, target := in.GetVolumeId(), in.GetTargetPath()
 	release, err := n.begin(id, target)
 	if err != nil {
@@ -171,6 +177,9 @@ func (n node) NodePublishVolume(_ context.Context, in *pb.NodePublishVolumeReque
 		if source, err = n.device(id); err != nil || source == "" {
 			return nil, cmp.Or(err, status.Errorf(codes.FailedPrecondition, "volume %s is not staged", id))
 		}
+	}
+	if n.d.proxy != nil {
+		return &pb.NodePublishVolumeResponse{}, n.d.proxy.publish(ctx, source, target)
 	}
 	if err := n.bind(source, target); err != nil {
 		return nil, err

@@ -208,11 +208,16 @@ func (d *csiDriver) claimAs(name string, mode v1.PersistentVolumeMode, access *p
 // uses starts a pod that writes /v/<its name> into a volume and then becomes Ready.
 func (d *csiDriver) uses(name string, source v1.VolumeSource) {
 	d.Helper()
+	d.create(d.using(name, source))
+}
+
+// using is the pod of uses.
+func (d *csiDriver) using(name string, source v1.VolumeSource) *v1.Pod {
 	pod := d.pod(name, d.node, "shell", "-c", "write /v/"+name+" x; sleep")
 	pod.Spec.Volumes = []v1.Volume{{Name: "v", VolumeSource: source}}
 	pod.Spec.Containers[0].VolumeMounts = []v1.VolumeMount{{Name: "v", MountPath: "/v"}}
 	readsAll(pod, "/v/"+name)
-	d.create(pod)
+	return pod
 }
 
 func claimed(name string) v1.VolumeSource {

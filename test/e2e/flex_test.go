@@ -19,7 +19,7 @@ import (
 const flexName = "winkube.test/dir"
 
 // flexScript is a flexVolume driver: it mounts the directory of the option "source", and notes calls beside itself. Its call mount waits while
-// the file "hang" is there.
+// the file "hang" is there. It has nothing to expand on the control plane (expandvolume).
 const flexScript = `#!/bin/sh
 echo "$1 $2" >> "$0.log"
 case "$1" in
@@ -32,6 +32,10 @@ mount)
 unmount)
 	if ! mountpoint -q "$2" || umount "$2" >&2; then echo '{"status": "Success"}'
 	else echo '{"status": "Failure", "message": "cannot unmount"}'; exit 1; fi ;;
+expandfs)
+	echo "from $6 to $5 at $4" >> "$0.log"
+	if [ -e "$0.full" ]; then echo '{"status": "Failure", "message": "the pool is full"}'; exit 1
+	else echo '{"status": "Success"}'; fi ;;
 *) echo '{"status": "Not supported"}'; exit 1 ;;
 esac
 `
@@ -46,17 +50,23 @@ type flexDriver struct {
 
 func newFlexDriver(s *space, node *lab.Host) *flexDriver {
 	s.Helper()
+	return &flexDriver{s, node, s.TempDir(), installFlex(s, node)}
+}
+
+// installFlex puts the script where the kubelet of a node, or the controller manager, looks for it.
+func installFlex(s *space, host *lab.Host) (program string) {
+	s.Helper()
 	vendor, name, _ := strings.Cut(flexName, "/")
-	dir := node.Dir("plugins", vendor+"~"+name)
-	d := &flexDriver{s, node, s.TempDir(), filepath.Join(dir, name)}
+	dir := host.Dir("plugins", vendor+"~"+name)
 	s.must(os.MkdirAll(dir, 0o755))
 	s.Cleanup(func() {
 		if err := os.RemoveAll(dir); err != nil {
 			s.Error(err)
 		}
 	})
-	s.must(os.WriteFile(d.program, []byte(flexScript), 0o755))
-	return d
+	program = filepath.Join(dir, name)
+	s.must(os.WriteFile(program, []byte(flexScript), 0o755))
+	return program
 }
 
 // uses starts a pod that writes /v/<its name> into the volume and then becomes Ready, and returns where the driver mounts.

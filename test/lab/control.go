@@ -118,6 +118,7 @@ func (c *Cluster) controllerManagerArgv() []string {
 		"--node-monitor-grace-period=24s", // upstream's default of 50s is too long for tests of failing nodes
 		"--node-monitor-period=2s",
 		"--concurrent-gc-syncs=5",
+		"--flex-volume-plugin-dir=" + c.Control.Dir("plugins"),
 		"--v=1",
 	}
 }

@@ -185,6 +185,11 @@ func (h *Host) writeEngineFiles(ctx context.Context) error {
 	if err := os.WriteFile(h.Dir("containerd.toml"), []byte(h.containerdConfig()), 0o644); err != nil {
 		return err
 	}
+	return h.writeDockerFile(ctx)
+}
+
+// writeDockerFile writes the configuration of dockerd alone.
+func (h *Host) writeDockerFile(ctx context.Context) error {
 	settings := map[string]any{
 		"data-root":        h.engineDir("docker"),
 		"exec-root":        h.RunDir("docker"),

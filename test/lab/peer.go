@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -30,7 +31,13 @@ func (c *Cluster) newPeer() *Host {
 	peer := c.newHost("peer", netip.MustParseAddr("172.30.0.20"))
 	peer.processes = []*Process{
 		{Name: "containerd", host: peer, argv: peer.containerdArgv},
-		{Name: "kubelet", host: peer, argv: peer.peerKubeletArgv},
+		{Name: "dockerd", host: peer, argv: peer.dockerdArgv, unwanted: func() bool { return !peer.moved }},
+		{Name: "kubelet", host: peer, argv: func() []string {
+			if peer.moved {
+				return peer.KubeletArgv()
+			}
+			return peer.peerKubeletArgv()
+		}},
 		peer.csiProcess(),
 	}
 	return peer
@@ -60,9 +67,10 @@ func (c *Cluster) UpPeer(ctx context.Context) error {
 // DownPeer stops the peer's programs and containers and deletes its Node. Down removes the rest.
 func (c *Cluster) DownPeer(ctx context.Context) error {
 	var errs []error
-	for _, process := range []string{"csidriver", "kubelet", "containerd"} {
+	for _, process := range []string{"csidriver", "kubelet", "dockerd", "containerd"} {
 		errs = append(errs, c.Peer.Process(process).Kill9(ctx))
 	}
+	c.Peer.moved = false
 	errs = append(errs, wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
 		pids := cgroupProcesses(c.Peer.cgroup())
 		killAll(pids)
@@ -75,6 +83,64 @@ func (c *Cluster) DownPeer(ctx context.Context) error {
 		errs = append(errs, err)
 	}
 	return errors.Join(errs...)
+}
+
+// EndPeerPods stops upstream's kubelet on the peer and then its containers. What it has mounted stays.
+func (c *Cluster) EndPeerPods(ctx context.Context) error {
+	if err := c.Peer.Process("kubelet").Stop(ctx); err != nil {
+		return err
+	}
+	ctr := c.peerContainerd()
+	for _, kind := range []string{"tasks", "containers"} {
+		out, err := run(ctx, append(ctr, kind, "ls", "-q")...)
+		if err != nil {
+			return err
+		}
+		for id := range strings.FieldsSeq(out) {
+			argv := append(ctr, "tasks", "kill", "--signal", "SIGKILL", id)
+			if kind == "containers" {
+				argv = append(ctr, kind, "rm", id)
+			}
+			if _, err := run(ctx, argv...); err != nil {
+				return err
+			}
+		}
+		if err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			out, err := run(ctx, append(ctr, "tasks", "ls", "-q")...)
+			return strings.TrimSpace(out) == "", err
+		}); err != nil {
+			return fmt.Errorf("containers of the peer's containerd do not end: %w", err)
+		}
+	}
+	return nil
+}
+
+// MovePeer starts Docker and our kubelet on the peer, with the same directory, credentials and name as upstream's, which EndPeerPods has stopped.
+func (c *Cluster) MovePeer(ctx context.Context) error {
+	unlock, err := c.claim()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c.Peer.moved = true
+	return c.run(ctx, []step{
+		{"peer: Docker", func(ctx context.Context) error {
+			if err := c.Peer.writeDockerFile(ctx); err != nil {
+				return err
+			}
+			if err := c.Peer.Process("dockerd").Ensure(ctx); err != nil {
+				return err
+			}
+			return c.Peer.WaitEngine(ctx)
+		}},
+		{"peer: images", func(ctx context.Context) error { return c.upImagesOf(ctx, []*Host{c.Peer}) }},
+		{"peer: our kubelet", c.upPeerKubelet},
+	})
+}
+
+// peerContainerd begins a command for the containers of the peer's kubelet.
+func (c *Cluster) peerContainerd() []string {
+	return slices.Clip([]string{c.program("ctr"), "--address=" + c.Peer.containerdSocket(), "--namespace=k8s.io"})
 }
 
 func (c *Cluster) upPeerHost(ctx context.Context) error {
@@ -169,7 +235,7 @@ func (c *Cluster) upPeerEngine(ctx context.Context) error {
 	if err := containerd.Ensure(ctx); err != nil {
 		return err
 	}
-	ctr := []string{c.program("ctr"), "--address=" + c.Peer.containerdSocket(), "--namespace=k8s.io"}
+	ctr := c.peerContainerd()
 	if err := containerd.await(ctx, 2*time.Minute, func(ctx context.Context) error {
 		_, err := run(ctx, append(ctr, "version")...)
 		return err

@@ -19,7 +19,7 @@ import (
 // dataFile is upstream's record of a volume. It has the same fields here, so that either kubelet finds the volumes of the other.
 const dataFile = "vol_data.json"
 
-// data is the content of dataFile. The node's record of a volume has only DriverName and Handle.
+// data is the content of dataFile. The node's record of a volume has only DriverName, Handle and SELinux.
 type data struct {
 	SpecVolID    string `json:"specVolID,omitempty"`
 	Handle       string `json:"volumeHandle"`

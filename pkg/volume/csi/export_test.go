@@ -14,7 +14,10 @@ func TranslateWith(library func() (*v1.PersistentVolume, error)) error {
 }
 
 // Wait waits until no volume is being expanded.
-func (k *Kind) Wait() { k.crew.Wait() }
+func (k *Kind) Wait() {
+	k.growth.Wait()
+	k.crew.Wait()
+}
 
 // Orphans looks once for volumes that no pod uses.
 func (k *Kind) Orphans(ctx context.Context) (int, error) { return k.orphans(ctx) }

@@ -46,7 +46,7 @@ func TestGrowFails(t *testing.T) {
 			if test.event {
 				want = []string{failed + test.code.String() + " desc = no"}
 			}
-			if got := r.events.take(); !slices.Equal(got, want) {
+			if got := r.events.Take(); !slices.Equal(got, want) {
 				t.Errorf("Events %q, want %q", got, want)
 			}
 			if got := len(r.api.patches) == 1; got != test.patched {

@@ -310,7 +310,7 @@ func TestGrow(t *testing.T) {
 		t.Errorf("patches: %q\nwant %s", patches, want)
 	}
 	const done = ` Normal FileSystemResizeSuccessful MountVolume.NodeExpandVolume succeeded for volume "pv" n`
-	if got := r.events.take(); len(got) != 3 || got[1] != "pod shop/web a"+done || got[2] != "claim shop/data claim-1"+done {
+	if got := r.events.Take(); len(got) != 3 || got[1] != "pod shop/web a"+done || got[2] != "claim shop/data claim-1"+done {
 		t.Errorf("Events: %q", got)
 	}
 

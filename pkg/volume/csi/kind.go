@@ -27,6 +27,7 @@ import (
 	"github.com/winkube/winkube/pkg/csi"
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/grow"
 	"github.com/winkube/winkube/pkg/volume/inuse"
 	"github.com/winkube/winkube/pkg/volume/links"
 	"github.com/winkube/winkube/pkg/volume/turns"
@@ -37,9 +38,7 @@ const pluginName = "kubernetes.io/csi"
 
 // Objects are what this kind reads from the API server.
 type Objects interface {
-	volume.Claims
-	// PatchClaimStatus applies a JSON merge patch to the status of a claim.
-	PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) error
+	grow.Objects
 	// CSIDriver returns the object of that name; nil: there is none. It waits a short time for the first list.
 	CSIDriver(ctx context.Context, name string) (*storagev1.CSIDriver, error)
 	// KnownCSIDriver returns the object if it is known; nil: there is none, or nothing is known yet.
@@ -51,23 +50,19 @@ type Objects interface {
 	NodeState() (*v1.Node, <-chan struct{})
 }
 
-// Events reports what users watch.
-type Events interface {
-	PodEvent(namespace, name, uid, kind, reason, message string)
-	ClaimEvent(namespace, name, uid, kind, reason, message string)
-}
-
 // Parts are what the kind works with. All must be set.
 type Parts struct {
 	NodeName string
 	Drivers  csi.Drivers
 	Objects  Objects
-	Events   Events
+	Events   grow.Events
 	// Refresh asks a driver again how many volumes this node can have, and publishes that.
 	Refresh func(ctx context.Context, driver string) error
 	// Boot changes when the host starts again. A volume that was published before is published again where that cannot be seen in its place: on
 	// Windows, links survive, and what they lead to may not. "": it can be seen.
 	Boot string
+	// SELinux is the label of containers' files on a host that has SELinux; "": it has none. See selinux.Files.
+	SELinux string
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 	Clock   clock.PassiveClock
@@ -75,28 +70,28 @@ type Parts struct {
 
 // Kind is the kind of volume that CSI drivers make. It implements volume.BlockKind.
 type Kind struct {
-	host  volume.Host
-	parts Parts
-	tree  tree
-	turns turns.Turns[key]
-	inUse inuse.Volumes[key]
-	sizes sizes
+	host   volume.Host
+	parts  Parts
+	tree   tree
+	turns  turns.Turns[key]
+	inUse  inuse.Volumes[key]
+	growth grow.Growth[key]
 
 	mu       sync.Mutex
 	put      map[string]bool    // where calls have put a volume in this life, and whether it is mounted there
 	tokensOf map[tokenKey]token // see tokens
-	growing  map[string]bool    // targets of volumes that growSoon looks at
 	full     map[string]bool    // drivers that refreshSoon asks
 	health   map[key]*disk.Health
-	crew     sync.WaitGroup // what growSoon and refreshSoon have begun
+	crew     sync.WaitGroup // what refreshSoon has begun
 }
 
 var _ volume.BlockKind = (*Kind)(nil)
 
 // New makes the kind of a host and reads which volumes lie on it.
 func New(host volume.Host, parts Parts) *Kind {
-	k := &Kind{host: host, parts: parts, tree: tree(host.Root), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, growing: map[string]bool{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
+	k := &Kind{host: host, parts: parts, tree: tree(host.Root), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
 	k.turns.Limit, k.inUse.Changed = callTime, parts.Changed
+	k.growth.Parts = grow.Parts{NodeName: parts.NodeName, Objects: parts.Objects, Events: parts.Events, Clock: parts.Clock, Limit: growTime}
 	if err := k.tree.sweep(); err != nil {
 		klog.ErrorS(err, "Cannot remove unfinished records of CSI volumes; their directories stay")
 	}
@@ -227,6 +222,9 @@ func (k *Kind) bring(ctx context.Context, v volume.Volume, d described, at place
 	}
 	r, err := rulesFor(d, object)
 	if err != nil {
+		return err
+	}
+	if d, err = labelled(d, r, k.parts.SELinux, v.Pod, v.Spec.Name); err != nil {
 		return err
 	}
 	driver, err := k.parts.Drivers.Driver(d.driver)
@@ -371,7 +369,7 @@ func (k *Kind) release(ctx context.Context, u user) error {
 	if len(before.others) == 0 {
 		k.inUse.Drop(w.d.key, "")
 		source{kind: k, key: w.d.key}.setHealth(nil)
-		k.sizes.end(w.d.key)
+		k.growth.End(w.d.key)
 	}
 	return nil
 }

@@ -67,7 +67,7 @@ func TestDriverLies(t *testing.T) {
 		r.driver.Fail("NodeExpandVolume", unimplemented)
 		r.MustPrepare(p)
 		r.kind.Wait()
-		if got := r.events.take(); len(got) != 1 || !strings.Contains(got[0], "Warning VolumeResizeFailed") || !strings.Contains(got[0], "Unimplemented") {
+		if got := r.events.Take(); len(got) != 1 || !strings.Contains(got[0], "Warning VolumeResizeFailed") || !strings.Contains(got[0], "Unimplemented") {
 			t.Errorf("Events: %q", got)
 		}
 		r.want("Stage Publish Expand")

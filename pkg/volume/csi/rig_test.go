@@ -93,29 +93,10 @@ type rig struct {
 	api     *objects
 	changed wake.Signal
 	kind    *csivolume.Kind
-	events  events
+	events  volumetest.Events
 	boot    string   // of the host
+	selinux string   // label of containers' files on the host
 	asked   []string // drivers that were asked again how many volumes they can have here; to read after kind.Wait
-}
-
-// events records Events as "object kind reason message".
-type events struct {
-	mu  sync.Mutex
-	got []string
-}
-
-func (e *events) PodEvent(namespace, name, uid, kind, reason, message string) {
-	e.add("pod", namespace, name, uid, kind, reason, message)
-}
-
-func (e *events) ClaimEvent(namespace, name, uid, kind, reason, message string) {
-	e.add("claim", namespace, name, uid, kind, reason, message)
-}
-
-func (e *events) add(object, namespace, name, uid string, rest ...string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.got = append(e.got, object+" "+namespace+"/"+name+" "+uid+" "+strings.Join(rest, " "))
 }
 
 // attachFails has the attacher report a failure for the volume h.
@@ -124,14 +105,6 @@ func (r *rig) attachFails(failure *storagev1.VolumeError) {
 	r.api.change(func() {
 		r.api.attach[id] = &storagev1.VolumeAttachment{Status: storagev1.VolumeAttachmentStatus{AttachError: failure}}
 	})
-}
-
-// take returns the Events since the last call.
-func (e *events) take() (got []string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	got, e.got = e.got, nil
-	return got
 }
 
 func newRig(t *testing.T) *rig {
@@ -162,7 +135,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	refresh := func(_ context.Context, driver string) error { r.asked = append(r.asked, driver); return nil }
 	r.kind = csivolume.New(r.Host, csivolume.Parts{
-		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock, Boot: r.boot,
+		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Changed: r.changed, Clock: r.Clock, Boot: r.boot, SELinux: r.selinux,
 	})
 	r.Restart(r.kind)
 }

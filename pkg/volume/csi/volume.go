@@ -10,6 +10,7 @@ import (
 	storagev1 "k8s.io/api/storage/v1"
 
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/selinux"
 )
 
 // key names a volume on this node. Calls with the same key never overlap.
@@ -38,6 +39,7 @@ type described struct {
 	modes      []v1.PersistentVolumeAccessMode
 	options    []string
 	attributes map[string]string
+	label      string // with which it is mounted on a host with SELinux, among the options; "": none. See labelled
 	// Secrets; nil: the volume has none.
 	stageSecret, publishSecret *v1.SecretReference
 }
@@ -111,6 +113,7 @@ type rules struct {
 	tokens          []storagev1.TokenRequest
 	tokensInSecrets bool
 	group           storagev1.FSGroupPolicy
+	seLinux         bool // volumes can be mounted with a label of SELinux
 }
 
 // rulesFor reads a driver's object, nil when there is none, for a volume. The error, in upstream's words, says that the volume must not be used.
@@ -134,11 +137,27 @@ func rulesFor(d described, object *storagev1.CSIDriver) (rules, error) {
 	r := rules{
 		attach: !d.ephemeral && attachRequired(object), podInfo: isTrue(spec.PodInfoOnMount), republish: isTrue(spec.RequiresRepublish),
 		tokens: spec.TokenRequests, tokensInSecrets: isTrue(spec.ServiceAccountTokenInSecrets), group: storagev1.ReadWriteOnceWithFSTypeFSGroupPolicy,
+		seLinux: isTrue(spec.SELinuxMount),
 	}
 	if spec.FSGroupPolicy != nil && *spec.FSGroupPolicy != "" {
 		r.group = *spec.FSGroupPolicy
 	}
 	return r, nil
+}
+
+// labelled returns d with the SELinux label that pod p's containers need, among its mount options. files is the label of containers' files, "" on a
+// host without SELinux. Volumes with another access mode than ReadWriteOncePod, which pods with different labels may use at the same time, are left
+// alone, as in upstream without the gate SELinuxMount. The error, in upstream's words, says that the containers disagree. It is pure.
+func labelled(d described, r rules, files string, p *v1.Pod, volume string) (described, error) {
+	if files == "" || !r.seLinux || d.block || d.ephemeral || !slices.Equal(d.modes, []v1.PersistentVolumeAccessMode{v1.ReadWriteOncePod}) {
+		return d, nil
+	}
+	label, err := selinux.Label(files, p, volume)
+	if err != nil || label == "" {
+		return d, err
+	}
+	d.label, d.options = label, append(slices.Clip(d.options), selinux.Option(label))
+	return d, nil
 }
 
 // attachRequired reports whether a controller attaches the driver's volumes; object may be nil.

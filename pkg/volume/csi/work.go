@@ -96,7 +96,7 @@ func (w *work) do(ctx context.Context, s step) error {
 func (w *work) record() data {
 	d := data{
 		SpecVolID: w.d.spec, Handle: w.d.handle, DriverName: w.d.driver, NodeName: w.kind.parts.NodeName,
-		AttachmentID: w.d.attachment(w.kind.parts.NodeName),
+		AttachmentID: w.d.attachment(w.kind.parts.NodeName), SELinux: w.d.label,
 	}
 	if !w.d.block {
 		d.Lifecycle = string(w.d.lifecycle())
@@ -108,7 +108,7 @@ func (w *work) nodeRecord() data {
 	if w.d.block {
 		return w.record()
 	}
-	return data{Handle: w.d.handle, DriverName: w.d.driver}
+	return data{Handle: w.d.handle, DriverName: w.d.driver, SELinux: w.d.label}
 }
 
 func (w *work) recordPod() error {

@@ -57,6 +57,7 @@ func (k *Kind) mountDevice(ctx context.Context, driver *driver, u use, device st
 	switch {
 	case err == nil:
 		device = a.Device
+		k.devices.Store(u.name(), device)
 	case !errors.Is(err, errNotSupported):
 		return err
 	}
@@ -147,6 +148,7 @@ func (k *Kind) unmountDevice(ctx context.Context, u use) error {
 		return fmt.Errorf("cannot remove the directory of the device: %w", err)
 	}
 	k.inUse.Drop(u.name(), "")
+	k.devices.Delete(u.name())
 	return nil
 }
 

@@ -28,14 +28,17 @@ var errNotSupported = errors.New(`the driver answered "` + notSupported + `"`)
 
 // capabilities are a driver's answer to init. Capabilities that it omits are those of defaults.
 type capabilities struct {
-	Attach          bool `json:"attach"`
-	SELinuxRelabel  bool `json:"selinuxRelabel"`
-	SupportsMetrics bool `json:"supportsMetrics"`
-	FSGroup         bool `json:"fsGroup"`
+	Attach           bool `json:"attach"`
+	SELinuxRelabel   bool `json:"selinuxRelabel"`
+	SupportsMetrics  bool `json:"supportsMetrics"`
+	FSGroup          bool `json:"fsGroup"`
+	RequiresFSResize bool `json:"requiresFSResize"`
 }
 
 // defaults are upstream's.
-func defaults() capabilities { return capabilities{Attach: true, SELinuxRelabel: true, FSGroup: true} }
+func defaults() capabilities {
+	return capabilities{Attach: true, SELinuxRelabel: true, FSGroup: true, RequiresFSResize: true}
+}
 
 // answer is what a driver prints.
 type answer struct {
@@ -175,6 +178,11 @@ func (d *driver) options(o map[string]string) (string, error) {
 // call runs the driver. o is the call's JSON object, which follows args, or nil. Errors do not show its secrets.
 // errNotSupported is the error of a driver that does not have the call.
 func (d *driver) call(ctx context.Context, name string, o *callOptions, args ...string) (answer, error) {
+	return d.callWith(ctx, name, args, o)
+}
+
+// callWith is call with more arguments behind the JSON object.
+func (d *driver) callWith(ctx context.Context, name string, args []string, o *callOptions, behind ...string) (answer, error) {
 	d.mu.Lock()
 	lacks := d.lacks[name]
 	d.mu.Unlock()
@@ -182,8 +190,10 @@ func (d *driver) call(ctx context.Context, name string, o *callOptions, args ...
 		return answer{}, errNotSupported
 	}
 	argv := append([]string{name}, args...)
-	if i := unsafeForScript(argv); d.script && i >= 0 {
-		return answer{}, fmt.Errorf("cannot hand %q to a script of Windows: want none of %s in it", argv[i], scriptSpecials)
+	for _, plain := range [][]string{argv, behind} {
+		if i := unsafeForScript(plain); d.script && i >= 0 {
+			return answer{}, fmt.Errorf("cannot hand %q to a script of Windows: want none of %s in it", plain[i], scriptSpecials)
+		}
 	}
 	if o != nil {
 		text, err := d.options(o.all)
@@ -192,7 +202,7 @@ func (d *driver) call(ctx context.Context, name string, o *callOptions, args ...
 		}
 		argv = append(argv, text)
 	}
-	stdout, err := d.run.Run(ctx, nil, d.path, argv...)
+	stdout, err := d.run.Run(ctx, nil, d.path, append(argv, behind...)...)
 	if ctx.Err() != nil {
 		return answer{}, fmt.Errorf("%s command failed: %w", name, context.Cause(ctx))
 	}

@@ -18,10 +18,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
+	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/grow"
 	"github.com/winkube/winkube/pkg/volume/inuse"
 	"github.com/winkube/winkube/pkg/volume/paths"
 	"github.com/winkube/winkube/pkg/volume/turns"
@@ -32,6 +34,7 @@ const pluginName = "kubernetes.io/flexvolume"
 
 // Objects are what this kind reads from the API server.
 type Objects interface {
+	grow.Objects
 	Secret(ctx context.Context, namespace, name string) (*v1.Secret, error)
 	// NodeState returns our Node as last seen, nil before that, and a channel that is closed at its next change.
 	NodeState() (*v1.Node, <-chan struct{})
@@ -39,9 +42,12 @@ type Objects interface {
 
 // Parts are what the kind works with. All must be set.
 type Parts struct {
-	Dir     string // with a directory per driver (volumePluginDir)
-	Run     command.Runner
-	Objects Objects
+	NodeName string
+	Dir      string // with a directory per driver (volumePluginDir)
+	Run      command.Runner
+	Objects  Objects
+	Events   grow.Events
+	Clock    clock.PassiveClock
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 }
@@ -63,6 +69,8 @@ type Kind struct {
 	inUse   inuse.Volumes[name]
 	again   wake.Signal // Run looks for volumes that no pod uses
 	spots   spots
+	devices sync.Map // name to string: what waitforattach has answered since the agent started
+	growth  grow.Growth[name]
 	crew    sync.WaitGroup // what learn has begun
 }
 
@@ -72,6 +80,7 @@ var _ volume.DirKind = (*Kind)(nil)
 func New(host volume.Host, parts Parts) *Kind {
 	k := &Kind{host: host, parts: parts, tree: tree(host.Root), again: wake.New(), spots: spots{host: host, put: map[string]bool{}}}
 	k.inUse.Changed = parts.Changed
+	k.growth.Parts = grow.Parts{NodeName: parts.NodeName, Objects: parts.Objects, Events: parts.Events, Clock: parts.Clock, Limit: growTime}
 	k.turns.Wait, k.turns.Limit = callWait, callTime
 	k.drivers = drivers{dir: parts.Dir, platform: host.Platform, run: parts.Run, turns: &k.turns}
 	devices, err := k.tree.devices(host.Platform)
@@ -136,6 +145,9 @@ func (k *Kind) Prepare(ctx context.Context, v volume.Volume) (string, error) {
 	target := k.tree.target(u)
 	if ready, err := k.ready(v, target); err != nil || ready {
 		k.learn(ctx, d.driver)
+		if err == nil {
+			k.growSoon(v, d)
+		}
 		return target, err
 	}
 	driver, err := k.drivers.find(ctx, d.driver)
@@ -165,6 +177,7 @@ func (k *Kind) Prepare(ctx context.Context, v volume.Volume) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("flexVolume driver %s: %w", d.driver, err)
 	}
+	k.growSoon(v, d)
 	return target, nil
 }
 
@@ -239,6 +252,7 @@ func (k *Kind) Clean(ctx context.Context, left volume.Remains) error {
 		return err
 	}
 	k.releaseDevices(ctx, left.UID, uses)
+	k.endGrowth(left.UID, uses)
 	return nil
 }
 

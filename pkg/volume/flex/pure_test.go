@@ -85,10 +85,10 @@ func FuzzRead(f *testing.F) {
 
 func TestRead(t *testing.T) {
 	for text, want := range map[string]capabilities{
-		success:   {Attach: true, SELinuxRelabel: true, FSGroup: true},
-		plainInit: {SELinuxRelabel: true, FSGroup: true},
-		`{"status":"Success","capabilities":{"attach":false,"selinuxRelabel":false,"supportsMetrics":true,"fsGroup":false,"requiresFSResize":true}}`: {SupportsMetrics: true},
-		`{"status":"Success","capabilities":null,"more":{}}`: {Attach: true, SELinuxRelabel: true, FSGroup: true},
+		success:   {Attach: true, SELinuxRelabel: true, FSGroup: true, RequiresFSResize: true},
+		plainInit: {SELinuxRelabel: true, FSGroup: true, RequiresFSResize: true},
+		`{"status":"Success","capabilities":{"attach":false,"selinuxRelabel":false,"supportsMetrics":true,"fsGroup":false,"requiresFSResize":false}}`: {SupportsMetrics: true},
+		`{"status":"Success","capabilities":null,"more":{}}`: {Attach: true, SELinuxRelabel: true, FSGroup: true, RequiresFSResize: true},
 	} {
 		if a, err := read("init", []byte(text), nil, nil); err != nil || a.Capabilities != want {
 			t.Errorf("%s: %+v, %v; want %+v", text, a.Capabilities, err, want)

@@ -2,12 +2,14 @@ package flex
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"io/fs"
 	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +35,7 @@ const (
 
 // fake is a host whose driver mounts in the rig's kernel. It records calls as "mount VOLUME", and their options separately.
 type fake struct {
+	t      *testing.T
 	mounts bool
 	kernel *volumetest.Kernel
 
@@ -46,6 +49,11 @@ type fake struct {
 
 func (f *fake) Run(ctx context.Context, _ []byte, name string, args ...string) ([]byte, error) {
 	f.mu.Lock()
+	if !filepath.IsAbs(name) { // of the host
+		defer f.mu.Unlock()
+		f.calls = append(f.calls, name+" "+filepath.Base(args[len(args)-1]))
+		return []byte(f.says[name]), f.fails[name]
+	}
 	what := args[0]
 	for _, a := range args[1:] {
 		if strings.HasPrefix(a, "{") {
@@ -55,6 +63,9 @@ func (f *fake) Run(ctx context.Context, _ []byte, name string, args ...string) (
 		}
 	}
 	f.calls = append(f.calls, what)
+	if wrong := f.invalid(args); wrong != "" {
+		f.t.Errorf("%s: %s: %q", what, wrong, args)
+	}
 	says, ok := f.says[args[0]]
 	hung, err := f.hung[args[0]], f.fails[args[0]]
 	f.mu.Unlock()
@@ -85,10 +96,52 @@ func (f *fake) Run(ctx context.Context, _ []byte, name string, args ...string) (
 		if f.mounts {
 			_ = f.kernel.Unmount(args[1])
 		}
+	case "expandfs":
 	default:
 		return []byte(lacking), nil
 	}
 	return []byte(success), nil
+}
+
+// invalid returns what upstream's kubelet would not pass to a driver, "" if there is nothing. Programs of the host have no path.
+func (f *fake) invalid(args []string) string {
+	shape := map[string]string{
+		"init": "", "waitforattach": "DEVICE JSON", "mountdevice": "PATH DEVICE JSON", "mount": "PATH JSON", "unmount": "PATH", "unmountdevice": "PATH",
+		"expandfs": "JSON DEVICE MOUNT SIZE SIZE",
+	}
+	want, known := shape[args[0]]
+	switch fields := strings.Fields(want); {
+	case !known:
+		return "no call of a driver"
+	case len(fields) != len(args)-1:
+		return "want " + want
+	default:
+		for i, kind := range fields {
+			if !f.fits(kind, args[i+1]) {
+				return "want " + want
+			}
+		}
+	}
+	if args[0] == "expandfs" && len(args[4]) == len(args[5]) && args[4] <= args[5] {
+		return "the new size comes before the old one, and is larger"
+	}
+	return ""
+}
+
+func (f *fake) fits(kind, arg string) bool {
+	switch kind {
+	case "JSON":
+		return json.Valid([]byte(arg))
+	case "PATH":
+		return filepath.IsAbs(arg)
+	case "MOUNT":
+		on, _ := f.kernel.IsMount(arg)
+		return on
+	case "SIZE":
+		size, err := strconv.ParseInt(arg, 10, 64)
+		return err == nil && size > 0
+	}
+	return arg == "" || filepath.IsAbs(arg) // DEVICE
 }
 
 // wrapped is an error with a command line, as a Runner has it.
@@ -124,6 +177,8 @@ type rig struct {
 	driver  *fake
 	run     command.Runner
 	secrets map[string]*v1.Secret
+	events  volumetest.Events
+	patches []string // of claims; to read after want
 	kind    *Kind
 	changed wake.Signal
 
@@ -155,6 +210,24 @@ func (r *rig) show(inUse string, attached map[string]string) *v1.Node {
 	return r.node
 }
 
+// Claim implements Objects.
+func (r *rig) Claim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	return r.API.Claim(ctx, namespace, name)
+}
+
+// PersistentVolume implements Objects.
+func (r *rig) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
+	return r.API.PersistentVolume(ctx, name)
+}
+
+// PatchClaimStatus implements Objects.
+func (r *rig) PatchClaimStatus(_ context.Context, namespace, name string, patch []byte) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.patches = append(r.patches, namespace+"/"+name+" "+string(patch))
+	return nil
+}
+
 // Secret implements Objects.
 func (r *rig) Secret(_ context.Context, namespace, name string) (*v1.Secret, error) {
 	if r.API.Down != nil {
@@ -169,7 +242,7 @@ func (r *rig) Secret(_ context.Context, namespace, name string) (*v1.Secret, err
 func newRig(t *testing.T, platform pod.Platform) *rig {
 	t.Helper()
 	r := &rig{Rig: volumetest.New(t, platform), t: t, dir: t.TempDir(), secrets: map[string]*v1.Secret{}, changed: wake.New(), next: make(chan struct{})}
-	r.driver = &fake{mounts: platform.OS != "windows", kernel: r.Kernel, options: map[string]string{}, says: map[string]string{}, fails: map[string]error{}, hung: map[string]chan struct{}{}}
+	r.driver = &fake{t: t, mounts: platform.OS != "windows", kernel: r.Kernel, options: map[string]string{}, says: map[string]string{}, fails: map[string]error{}, hung: map[string]chan struct{}{}}
 	r.run = r.driver
 	r.install(driverName)
 	r.restart()
@@ -190,9 +263,9 @@ func (r *rig) install(name string) string {
 func (r *rig) restart() {
 	r.t.Helper()
 	if r.kind != nil {
-		r.kind.crew.Wait()
+		r.wait()
 	}
-	r.kind = New(r.Host, Parts{Dir: r.dir, Run: r.run, Objects: r, Changed: r.changed})
+	r.kind = New(r.Host, Parts{NodeName: "n", Dir: r.dir, Run: r.run, Objects: r, Events: &r.events, Clock: r.Clock, Changed: r.changed})
 	r.Restart(r.kind)
 }
 
@@ -207,7 +280,8 @@ func (r *rig) inline(uid string, source v1.FlexVolumeSource) *v1.Pod {
 func (r *rig) claimed(uid string, readOnly bool) *v1.Pod {
 	r.t.Helper()
 	if r.API.Claims["shop/data"] == nil {
-		r.Bind("data", v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{Driver: driverName, FSType: "ext4"}})
+		claim, pv := r.Bind("data", v1.PersistentVolumeSource{FlexVolume: &v1.FlexPersistentVolumeSource{Driver: driverName, FSType: "ext4"}})
+		pv.Spec.Capacity, claim.Status.Capacity, claim.Spec.Resources.Requests = gibi(1), gibi(1), gibi(1)
 	}
 	p := volumetest.Pod(volumetest.ClaimVol(readOnly))
 	p.UID = types.UID(uid)
@@ -218,9 +292,15 @@ func (r *rig) path(elements ...string) string {
 	return filepath.Join(append([]string{r.Host.Root}, elements...)...)
 }
 
+// wait waits for what the kind does beside the pods.
+func (r *rig) wait() {
+	r.kind.growth.Wait()
+	r.kind.crew.Wait()
+}
+
 func (r *rig) want(calls string) {
 	r.t.Helper()
-	r.kind.crew.Wait()
+	r.wait()
 	if got := r.driver.seen(); got != calls {
 		r.t.Errorf("calls: %s\nwant:  %s", got, calls)
 	}

@@ -47,13 +47,16 @@ type API struct {
 	Bundles    []certificatesv1beta1.ClusterTrustBundle
 	NoBundles  error
 	Asked      int // for claims
+	asking     sync.Mutex
 	Tokens     int
 	Down       error
 }
 
 // Claim implements kinds.Objects.
 func (o *API) Claim(_ context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
+	o.asking.Lock()
 	o.Asked++
+	o.asking.Unlock()
 	if o.Down != nil {
 		return nil, o.Down
 	}

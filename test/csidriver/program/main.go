@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/winkube/winkube/pkg/plugins/pluginstest"
 	"github.com/winkube/winkube/test/csidriver"
 )
 
@@ -30,8 +31,13 @@ func run() error {
 	pflag.StringVar(&cfg.Data, "data", "", "directory of the volumes")
 	pflag.Int64Var(&cfg.Most, "max-volumes", 0, "volumes that this node can have; 0: no limit")
 	pflag.BoolVar(&cfg.Links, "links", runtime.GOOS == "windows", "make links instead of mounts, as drivers on Windows do")
+	pflag.BoolVar(&cfg.Proxy, "csi-proxy", false, "have csi-proxy make the links, on Windows")
+	loopback := pflag.Bool("loopback", false, "serve on 127.0.0.1, with the address in the place of the socket: Wine has no Unix sockets")
 	pflag.StringToStringVar(&cfg.Topology, "topology", nil, "topology of this node, as KEY=VALUE")
 	pflag.Parse()
+	if *loopback {
+		cfg.Listen = pluginstest.ListenLoopback
+	}
 	driver, err := csidriver.New(cfg)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package csi
+package grow
 
 import (
 	"sync"
@@ -7,9 +7,9 @@ import (
 )
 
 // sizes are the sizes on this node of volumes that may grow.
-type sizes struct {
+type sizes[K comparable] struct {
 	mu sync.Mutex
-	of map[key]*nodeSize
+	of map[K]*nodeSize
 }
 
 // nodeSize is the size of a volume while a pod has it.
@@ -18,14 +18,15 @@ type nodeSize struct {
 	known bool
 	bytes resource.Quantity
 	lost  resource.Quantity // that the driver could not provide
+	idle  resource.Quantity // that was refused because a pod has the volume read-only
 }
 
 // get returns the size of a volume that a pod has.
-func (s *sizes) get(volume key) *nodeSize {
+func (s *sizes[K]) get(volume K) *nodeSize {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.of == nil {
-		s.of = map[key]*nodeSize{}
+		s.of = map[K]*nodeSize{}
 	}
 	if s.of[volume] == nil {
 		s.of[volume] = &nodeSize{}
@@ -34,7 +35,7 @@ func (s *sizes) get(volume key) *nodeSize {
 }
 
 // end forgets the size of a volume that no pod has any more. Holders of it no longer affect later pods.
-func (s *sizes) end(volume key) {
+func (s *sizes[K]) end(volume K) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.of, volume)
@@ -50,15 +51,26 @@ func (s *nodeSize) here(claim resource.Quantity) resource.Quantity {
 	return s.bytes
 }
 
-// failed records that the driver could not provide size, and reports whether it could not before. An error that is not final changes nothing.
-func (s *nodeSize) failed(size resource.Quantity, err error) (before bool) {
+// failed records that the driver could not provide size, and reports whether it could not before. A failure that is not final changes nothing.
+func (s *nodeSize) failed(size resource.Quantity, f *Failure) (before bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	before = s.lost.Cmp(size) == 0
-	if final(err) {
+	if f.Final {
 		s.lost = size
 	}
 	return before
+}
+
+// refused records that a read-only volume does not get size, and reports whether that is new.
+func (s *nodeSize) refused(size resource.Quantity) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.idle.Cmp(size) == 0 {
+		return false
+	}
+	s.idle = size
+	return true
 }
 
 // set records the size on this node.
