@@ -13,7 +13,7 @@ version=$(sha256sum "$0" | cut -c1-16)
 [ "$(cat "$to/version" 2>/dev/null)" != "$version" ] || exit 0
 
 packages=(systemd systemd-sysv libpam-systemd dbus udev polkitd linux-image-amd64 initramfs-tools zstd kmod openssh-server
-	docker.io docker-cli iptables nftables iproute2 procps ca-certificates apparmor nfs-kernel-server nfs-common open-iscsi tgt less)
+	docker.io docker-cli iptables nftables iproute2 procps ca-certificates apparmor nfs-kernel-server nfs-common open-iscsi tgt e2fsprogs less)
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | awk '$3 == "main" {print $1; exit}')
 [ -n "$mirror" ] || { echo "vm-image: apt has no source of Debian: add one, then run apt-get update" >&2; exit 1; }
 mkdir -p "$to/debs"
