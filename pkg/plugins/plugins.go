@@ -73,10 +73,10 @@ func New(cfg Config) *Watcher {
 	return &Watcher{cfg: cfg, sockets: map[string]*socket{}}
 }
 
-// socket is one socket as it was found: the same path with a later time is another.
+// socket is one socket as it was found. Another at the same path is another file, or has another time.
 type socket struct {
 	path   string
-	made   time.Time
+	info   fs.FileInfo
 	sure   bool                    // it is a socket
 	cancel context.CancelCauseFunc // its registration ends
 	// asked is closed after the first attempt to register, however it ended: then the socket's predecessor is released.
@@ -94,9 +94,9 @@ func (w *Watcher) Run(ctx context.Context) error {
 	}
 	defer events.Close()
 	failed := ""
-	for {
+	for gone := map[string]bool(nil); ; {
 		var again <-chan time.Time
-		if err := w.scan(ctx, events); err != nil {
+		if err := w.scan(ctx, events, gone); err != nil {
 			if failed != err.Error() {
 				klog.ErrorS(err, "Cannot look for plugins; trying again", "directory", w.cfg.Dir)
 			}
@@ -104,7 +104,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 		} else if failed = ""; w.cfg.Relist > 0 {
 			again = w.cfg.Clock.After(w.cfg.Relist)
 		}
-		if !wait(ctx, events, again) {
+		var going bool
+		if gone, going = wait(ctx, events, again); !going {
 			return nil
 		}
 	}
@@ -128,28 +129,35 @@ func (w *Watcher) watch(ctx context.Context) *filewatch.Watcher {
 	}
 }
 
-// wait returns when the directory has to be looked at, and false when ctx has ended. Events that were lost count as one.
-func wait(ctx context.Context, events *filewatch.Watcher, again <-chan time.Time) bool {
+// wait returns when the directory has to be looked at, with the paths that were removed meanwhile, and false when ctx has ended. Events that were lost
+// count as one.
+func wait(ctx context.Context, events *filewatch.Watcher, again <-chan time.Time) (gone map[string]bool, going bool) {
+	gone = map[string]bool{}
 	for {
 		select {
 		case <-ctx.Done():
-			return false
+			return nil, false
 		case <-again:
-			return true
+			return gone, true
 		case <-events.Changed():
 			changes, err := events.Take()
 			if err != nil {
 				klog.ErrorS(err, "Watching for plugins failed; looking at the directory again")
 			}
+			for _, c := range changes {
+				if c.Gone {
+					gone[c.Path] = true
+				}
+			}
 			if err != nil || slices.ContainsFunc(changes, func(c filewatch.Change) bool { return !c.Attributes }) {
-				return true
+				return gone, true
 			}
 		}
 	}
 }
 
-// scan compares the sockets of the directory with those that are known. Each directory is watched before it is read.
-func (w *Watcher) scan(ctx context.Context, events *filewatch.Watcher) error {
+// scan compares the sockets of the directory with those that are known. Sockets at the paths in gone are new. Each directory is watched before it is read.
+func (w *Watcher) scan(ctx context.Context, events *filewatch.Watcher, gone map[string]bool) error {
 	if err := os.MkdirAll(w.cfg.Dir, 0o750); err != nil {
 		return err
 	}
@@ -171,7 +179,7 @@ func (w *Watcher) scan(ctx context.Context, events *filewatch.Watcher) error {
 		}
 		if found := w.look(path, entry.Name()); found != nil {
 			seen[path] = true
-			w.have(ctx, found)
+			w.have(ctx, found, gone[path])
 		}
 		return nil
 	})
@@ -204,13 +212,20 @@ func (w *Watcher) look(path, name string) *socket {
 	if info.IsDir() || !sure && !w.cfg.Windows {
 		return nil
 	}
-	return &socket{path: path, made: info.ModTime(), sure: sure}
+	return &socket{path: path, info: info, sure: sure}
 }
 
-// have begins the registration of a socket that is new. One in place of another takes over when it was asked for the first time.
-func (w *Watcher) have(ctx context.Context, found *socket) {
+// same reports whether two finds at one path are one socket. Sockets made within a tick of the kernel's clock have the same time, and a file's number may
+// be used again. Windows cannot open a socket to read its number.
+func (w *Watcher) same(old, found *socket) bool {
+	return old.info.ModTime().Equal(found.info.ModTime()) && (w.cfg.Windows || os.SameFile(old.info, found.info))
+}
+
+// have begins the registration of a socket that is new: gone says that another one at its path was removed. One in place of another takes over when it
+// was asked for the first time.
+func (w *Watcher) have(ctx context.Context, found *socket, gone bool) {
 	old := w.sockets[found.path]
-	if old != nil && old.made.Equal(found.made) {
+	if old != nil && !gone && w.same(old, found) {
 		return
 	}
 	found.asked = make(chan struct{})

@@ -6,6 +6,8 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -125,6 +127,12 @@ func (f *fixture) step(t *testing.T) {
 // serve makes the socket elsewhere and moves it to path: it appears when it is listened at, so that no attempt to connect is refused.
 func serve(t *testing.T, p *pluginstest.Plugin, path string) (stop func()) {
 	t.Helper()
+	return serveMade(t, p, path, time.Time{})
+}
+
+// serveMade is serve with a socket of that time; zero: of now.
+func serveMade(t *testing.T, p *pluginstest.Plugin, path string, at time.Time) (stop func()) {
+	t.Helper()
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -137,6 +145,11 @@ func serve(t *testing.T, p *pluginstest.Plugin, path string) (stop func()) {
 		end()
 	})
 	t.Cleanup(stop)
+	if !at.IsZero() {
+		if err := os.Chtimes(made, at, at); err != nil {
+			t.Fatal(err)
+		}
+	}
 	if err := os.Rename(made, path); err != nil {
 		t.Fatal(err)
 	}
@@ -192,6 +205,33 @@ func TestReplacedWithoutGap(t *testing.T) {
 	f.expect(t, "+ disk 1.0.0 old.sock")
 	serve(t, pluginstest.New(info("disk", "new.sock")), path)
 	f.expect(t, "+ disk 1.0.0 new.sock", "- disk 1.0.0 old.sock")
+}
+
+// TestReplacedWithinATick: the kernel's clock for times of files has ticks of some milliseconds, so a socket's successor may have its time.
+func TestReplacedWithinATick(t *testing.T) {
+	if runtime.GOOS == "windows" {
+		t.Skip("times of files have 100 ns there")
+	}
+	f := start(t, false, nil)
+	path, at := filepath.Join(f.dir, "a.sock"), time.Now().Add(-time.Minute)
+	serveMade(t, pluginstest.New(info("disk", "old.sock")), path, at)
+	f.expect(t, "+ disk 1.0.0 old.sock")
+	stop := serveMade(t, pluginstest.New(info("disk", "new.sock")), path, at)
+	f.expect(t, "+ disk 1.0.0 new.sock", "- disk 1.0.0 old.sock")
+	stop()
+	serveMade(t, pluginstest.New(info("disk", "last.sock")), path, at) // it may have the file's number, too
+	var lines []string
+	for range 2 { // in the order in which the watch is read
+		select {
+		case line := <-f.lines:
+			lines = append(lines, line)
+		case <-time.After(patience):
+			t.Fatalf("got %q, want last.sock as well", lines)
+		}
+	}
+	if slices.Sort(lines); !slices.Equal(lines, []string{"+ disk 1.0.0 last.sock", "- disk 1.0.0 new.sock"}) {
+		t.Errorf("got %q", lines)
+	}
 }
 
 func listen(t *testing.T, path string) net.Listener {
