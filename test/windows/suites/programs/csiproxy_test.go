@@ -1,6 +1,7 @@
 package programs
 
 import (
+	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -13,6 +14,9 @@ import (
 // host, and our driver are programs, and they and the kubelet's parts reach each other by named pipes and loopback TCP. This proves which calls are made
 // and how answers are handled. Links are simulated too.
 func TestCSIProxy(t *testing.T) {
+	if os.Getenv("WINKUBE_WINE") == "" || testing.Short() {
+		t.Skip("builds another project's programs; make test-windows runs it")
+	}
 	builds := rig.Wanted(17763, 20348, 26100)
 	if len(builds) == 0 {
 		t.Skip("none of these Servers is wanted")
