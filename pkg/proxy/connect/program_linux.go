@@ -118,7 +118,7 @@ func (a *assembly) at(label string) {
 const (
 	ctx     = asm.R6
 	front   = asm.R7 // *Front
-	kept    = asm.R8 // *pair, or before that the socket
+	kept    = asm.R8 // *pair, or before that the socket; 0 for a UDP socket that connects
 	scratch = asm.R9
 )
 
