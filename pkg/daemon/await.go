@@ -12,8 +12,12 @@ import (
 )
 
 // ErrShutdown is the cause (context.Cause) when the context of Run ends because the host shuts down and waits for us. There is time to stop pods
-// gracefully: as long as the Windows service was installed with, or as systemd-logind allows.
+// gracefully: as long as the Windows service was installed with, or --shutdown-grace-period where systemd-logind waits.
 var ErrShutdown = errors.New("the host shuts down")
+
+// LogindConfig is the file that raises logind's delay. Its name sorts after 99-kubelet.conf, which upstream's kubelet writes: of two files in
+// logind.conf.d the later one decides.
+const LogindConfig = "/etc/systemd/logind.conf.d/99-winkube.conf"
 
 // needed are the services without which there are no containers and no network. We wait for them ourselves instead of declaring dependencies: the
 // service manager would stop us whenever one of them is stopped, as with each update of Docker, and never restart us.

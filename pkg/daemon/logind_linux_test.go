@@ -3,9 +3,13 @@ package daemon
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"path/filepath"
 	"runtime"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -41,15 +45,39 @@ func (l *login) Inhibit(what, who, why, mode string) (dbus.UnixFD, *dbus.Error) 
 	return dbus.UnixFD(fd), nil
 }
 
-// properties are logind's.
-type properties struct{}
-
-// Get is that of org.freedesktop.DBus.Properties.
-func (properties) Get(string, string) (dbus.Variant, *dbus.Error) {
-	return dbus.MakeVariant(uint64(5_000_000)), nil
+// properties are logind's. InhibitDelayMaxUSec is what the file config said when logind read it last, or logind's default; "later" is a file that
+// overrides it.
+type properties struct {
+	config string
+	later  bool
+	mu     sync.Mutex
+	micros uint64
 }
 
-func startLogin(t *testing.T, address string) *login {
+// Get is that of org.freedesktop.DBus.Properties.
+func (p *properties) Get(string, string) (dbus.Variant, *dbus.Error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return dbus.MakeVariant(p.micros), nil
+}
+
+// KillUnit is systemd's. logind reads its configuration when SIGHUP arrives.
+func (p *properties) KillUnit(unit, whom string, signal int32) *dbus.Error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	text, err := os.ReadFile(p.config)
+	_, value, found := strings.Cut(string(text), "\n[Login]\nInhibitDelayMaxSec=")
+	seconds, bad := strconv.ParseUint(strings.TrimSuffix(value, "\n"), 10, 32)
+	if unit != "systemd-logind.service" || whom != "all" || signal != 1 || !found || errors.Join(err, bad) != nil {
+		return dbus.MakeFailedError(fmt.Errorf("%s %s %d with %q: %v, %v", unit, whom, signal, text, err, bad))
+	}
+	if !p.later {
+		p.micros = seconds * 1_000_000
+	}
+	return nil
+}
+
+func startLogin(t *testing.T, address string, p *properties) *login {
 	t.Helper()
 	conn, err := dbus.Connect(address)
 	if err != nil {
@@ -57,11 +85,14 @@ func startLogin(t *testing.T, address string) *login {
 	}
 	t.Cleanup(func() { conn.Close() })
 	l := &login{conn: conn, held: make(chan *os.File, 1), asked: make(chan []string, 1)}
-	if err := errors.Join(conn.Export(l, loginPath, loginManager), conn.Export(properties{}, loginPath, "org.freedesktop.DBus.Properties")); err != nil {
+	if err := errors.Join(conn.Export(l, loginPath, loginManager), conn.Export(p, loginPath, "org.freedesktop.DBus.Properties"),
+		conn.Export(p, "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager")); err != nil {
 		t.Fatal(err)
 	}
-	if reply, err := conn.RequestName(loginName, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
-		t.Fatal(reply, err)
+	for _, name := range []string{loginName, "org.freedesktop.systemd1"} {
+		if reply, err := conn.RequestName(name, dbus.NameFlagDoNotQueue); err != nil || reply != dbus.RequestNameReplyPrimaryOwner {
+			t.Fatal(reply, err)
+		}
 	}
 	return l
 }
@@ -92,15 +123,10 @@ func (l *login) lock(t *testing.T) *os.File {
 // TestLogind: the lock is requested and held, a canceled shutdown has no effect, a starting one ends the context.
 func TestLogind(t *testing.T) {
 	address := bustest.Start(t)
-	server := startLogin(t, address)
+	server := startLogin(t, address, &properties{micros: 5_000_000})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	var out strings.Builder
-	state := klog.CaptureState()
-	defer state.Restore()
-	klog.LogToStderr(false)
-	klog.SetOutput(&out)
-	inner, stop := untilLogind(ctx, address, "kubelet", time.Minute)
+	inner, stop := untilLogind(ctx, address, "", "kubelet", time.Second)
 	held := server.lock(t)
 	if asked := <-server.asked; strings.Join(asked, "|") != "shutdown|kubelet|pods end in order|delay" {
 		t.Errorf("asked for %q", asked)
@@ -122,17 +148,73 @@ func TestLogind(t *testing.T) {
 	if _, err := held.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("the lock is not held any more: %v", err)
 	}
-	klog.Flush()
-	if !strings.Contains(out.String(), "raise its InhibitDelayMaxSec") {
-		t.Errorf("no warning: %s", out.String())
+}
+
+// TestLogindDelay: a delay that is shorter than the grace period is raised by a file; one that is long enough is not touched, and what cannot be raised is
+// said.
+func TestLogindDelay(t *testing.T) {
+	for name, c := range map[string]struct {
+		allowed time.Duration
+		grace   time.Duration
+		blocked bool // the directory cannot be made
+		later   bool
+		file    string
+		says    string
+	}{
+		"raised":     {allowed: 5 * time.Second, grace: 60 * time.Second, file: "InhibitDelayMaxSec=60", says: "Raised systemd-logind's InhibitDelayMaxSec"},
+		"rounded up": {allowed: 5 * time.Second, grace: 5100 * time.Millisecond, file: "InhibitDelayMaxSec=6", says: "Raised"},
+		"enough":     {allowed: 5 * time.Second, grace: 5 * time.Second},
+		"overridden": {allowed: 5 * time.Second, grace: 60 * time.Second, later: true, file: "InhibitDelayMaxSec=60", says: "another file in logind.conf.d"},
+		"read-only":  {allowed: 5 * time.Second, grace: 60 * time.Second, blocked: true, says: "raise its InhibitDelayMaxSec"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "logind.conf.d")
+			if c.blocked {
+				if err := os.WriteFile(dir, nil, 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			config := filepath.Join(dir, "99-winkube.conf")
+			address := bustest.Start(t)
+			server := startLogin(t, address, &properties{config: config, later: c.later, micros: uint64(c.allowed.Microseconds())})
+			said := logged(t, func() {
+				l, err := openLogind(t.Context(), address, config, "kubelet", "", c.grace)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer l.close()
+				server.lock(t)
+				server.release()
+			})
+			text, err := os.ReadFile(config)
+			if (c.file == "") != (err != nil) || !strings.Contains(string(text), c.file) {
+				t.Errorf("the file is %q, %v; want %q", text, err, c.file)
+			}
+			if !strings.Contains(said, c.says) || (c.says == "") != (said == "") {
+				t.Errorf("said %q, want %q", said, c.says)
+			}
+		})
 	}
+}
+
+// logged returns what do logs.
+func logged(t *testing.T, do func()) string {
+	t.Helper()
+	var out strings.Builder
+	state := klog.CaptureState()
+	defer state.Restore()
+	klog.LogToStderr(false)
+	klog.SetOutput(&out)
+	do()
+	klog.Flush()
+	return out.String()
 }
 
 // TestLogindLock: closing the connection lets the shutdown go on.
 func TestLogindLock(t *testing.T) {
 	address := bustest.Start(t)
-	server := startLogin(t, address)
-	l, err := openLogind(t.Context(), address, "kubelet", "", time.Second)
+	server := startLogin(t, address, &properties{micros: 5_000_000})
+	l, err := openLogind(t.Context(), address, "", "kubelet", "", time.Second)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -148,8 +230,8 @@ func TestLogindLock(t *testing.T) {
 // TestLogindStop: an agent that ends without a shutdown watches no longer.
 func TestLogindStop(t *testing.T) {
 	address := bustest.Start(t)
-	server := startLogin(t, address)
-	ctx, stop := untilLogind(t.Context(), address, "kubelet", time.Second)
+	server := startLogin(t, address, &properties{micros: 5_000_000})
+	ctx, stop := untilLogind(t.Context(), address, "", "kubelet", time.Second)
 	server.lock(t)
 	stop()
 	server.release()

@@ -3,6 +3,8 @@ package nodejoin
 import (
 	"path/filepath"
 	"slices"
+
+	"github.com/winkube/winkube/pkg/daemon"
 )
 
 // Layout contains the paths of a node's files.
@@ -17,6 +19,7 @@ type Layout struct {
 	Defaults string // directory of the units' settings; Linux
 	Package  string // file that exists if a deb or rpm installed the programs; Linux
 	Packaged string // directory of the package's programs; Linux
+	Logind   string // file by which the kubelet has logind wait for it; Linux
 }
 
 // LayoutOf returns the layout of a host. target is the programs' directory, on Windows also that of the configuration; root the kubelet's --root-dir.
@@ -27,7 +30,7 @@ func LayoutOf(system, target, root string) Layout {
 		return l.at(target, root)
 	}
 	l := Layout{OS: system, Programs: "/usr/bin", Config: "/etc/kubernetes", Root: "/var/lib/kubelet", Units: "/etc/systemd/system", Vendor: "/usr/lib/systemd/system", Defaults: "/etc/default",
-		Package: "/usr/share/winkube/package", Packaged: "/usr/bin"}
+		Package: "/usr/share/winkube/package", Packaged: "/usr/bin", Logind: daemon.LogindConfig}
 	return l.at(target, root)
 }
 
@@ -89,9 +92,12 @@ func (l Layout) packaged() bool {
 	return l.Package != "" && there(l.Package) && (filepath.Clean(l.Programs) == l.Packaged || sameFile(l.Programs, l.Packaged))
 }
 
-// files are the files that join creates, for leave. They include remains of upgrades next to the programs.
+// files are the files that join and the kubelet create, for leave. They include remains of upgrades next to the programs.
 func (l Layout) files() []string {
 	out := []string{l.NodeConfig(), l.bootstrap(), l.proxyConfig(), l.proxyToken(), l.ca()}
+	if l.Logind != "" {
+		out = append(out, l.Logind)
+	}
 	for _, path := range slices.Clone(out) {
 		out = append(out, path+".new")
 	}

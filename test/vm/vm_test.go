@@ -205,10 +205,10 @@ func upgraded(d *days) {
 	d.lives(before)
 }
 
-// reboot: the kubelet holds the host's shutdown until pods have ended, and they run again after it. logind is given the time as docs/design/eviction.md says.
+// reboot: the kubelet holds the host's shutdown until pods have ended, and they run again after it. The kubelet gives logind the time.
 func reboot(d *days) {
 	d.run("sed -i 's/KUBELET_EXTRA_ARGS=\"/&--shutdown-grace-period=60s --shutdown-grace-period-critical-pods=10s /' /etc/default/kubelet && mkdir -p /srv/ends")
-	d.run(`mkdir -p /etc/systemd/logind.conf.d && printf '[Login]\nInhibitDelayMaxSec=60\n' >/etc/systemd/logind.conf.d/50-kubelet.conf && systemctl restart systemd-logind kubelet`)
+	d.run("systemctl restart kubelet")
 	d.nodeReady(2 * time.Minute)
 	p := d.pod("polite", "sleep")
 	p.Spec.TerminationGracePeriodSeconds = new(int64(30))
@@ -224,6 +224,9 @@ func reboot(d *days) {
 		}
 		return err
 	})
+	if got := d.run("busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager InhibitDelayMaxUSec"); got != "t 60000000\n" {
+		d.Errorf("logind waits for %q", got)
+	}
 	boot := strings.TrimSpace(d.run("cat /proc/sys/kernel/random/boot_id"))
 	// By systemd, because the connection ends with the machine.
 	d.run("systemd-run --quiet --on-active=1 systemctl reboot")
@@ -290,7 +293,7 @@ func powerCut(d *days) {
 func leave(d *days) {
 	d.remove("web")
 	d.Logf("%s", d.run("kubelet node leave --remove-data && apt-get purge -y winkube 2>&1 | tail -n 1"))
-	if got := d.run("docker ps -aq; ls -d /usr/bin/kubelet /usr/bin/proxy /var/lib/kubelet /etc/default/kubelet /etc/default/proxy /etc/kubernetes/kubelet.conf 2>/dev/null; ls -d /sys/fs/cgroup/kubepods.slice 2>/dev/null; nft list tables | grep winkube; grep kubelet /proc/mounts; true"); got != "" {
+	if got := d.run("docker ps -aq; ls -d /usr/bin/kubelet /usr/bin/proxy /var/lib/kubelet /etc/default/kubelet /etc/default/proxy /etc/kubernetes/kubelet.conf /etc/systemd/logind.conf.d/99-winkube.conf 2>/dev/null; ls -d /sys/fs/cgroup/kubepods.slice 2>/dev/null; nft list tables | grep winkube; grep kubelet /proc/mounts; true"); got != "" {
 		d.Errorf("left: %s", got)
 	}
 }
