@@ -93,3 +93,7 @@ end_beside() { # after a failure
 	kill -TERM -- "-$beside" 2>/dev/null || true
 	wait "$beside" 2>/dev/null || true
 }
+
+# tested ARGUMENTS... runs go test -v with them. At the end it prints again what failed, with its output: what was said long ago is hard to find.
+build_tested() { go build -C hack/tools/gotestsum -o ../../../_output/tools/gotestsum gotest.tools/gotestsum; }
+tested() { _output/tools/gotestsum --format=standard-verbose --hide-summary=skipped -- -count=1 "$@"; }

@@ -6,6 +6,7 @@ cd "$(dirname "$0")/.."
 source hack/steps.sh
 
 step "packages for Wine" hack/ensure-packages.sh wine cluster
+step "gotestsum" build_tested
 kube_proxy() { # upstream's own program, for package differential; the first build takes minutes
 	[ -e _output/tools/windows/kube-proxy.exe ] || GOOS=windows CGO_ENABLED=0 go build -C hack/tools/kubernetes -o ../../../_output/tools/windows/kube-proxy.exe k8s.io/kubernetes/cmd/kube-proxy
 }
@@ -34,7 +35,7 @@ builds=$!
 step "rig, simulators, smoke" env WINKUBE_WINE=1 go test -count=1 -timeout 60m "${packages[@]}"
 wait $builds || { cat "$logs/built"; exit 1; }
 cat "$logs/built"
-join() { WINKUBE_WINDOWS=${WINKUBE_JOINS-${WINKUBE_WINDOWS-}} WINKUBE_WINE=1 WINKUBE_E2E=1 go test -count=1 -timeout 120m -v ./test/windows/suites/join | grep -v '^=== '; }
+join() { WINKUBE_WINDOWS=${WINKUBE_JOINS-${WINKUBE_WINDOWS-}} WINKUBE_WINE=1 WINKUBE_E2E=1 tested -timeout 120m ./test/windows/suites/join | grep -vE '^=== (RUN|PAUSE|CONT|NAME)'; }
 measured "joins" join || exit
 step "packages' tests under Wine" go run ./test/windows/cover -only test
 measured "coverage" go run ./test/windows/cover -only report -goal 85 || exit

@@ -21,6 +21,7 @@ step "unit tests, race detector" env CGO_ENABLED=1 go test -race -vet=off -timeo
 command -v npm >/dev/null || step "packages for the PowerShell parser" hack/ensure-packages.sh powershell
 step "PowerShell scripts" hack/powershell.sh
 
+step "gotestsum" build_tested
 remove_cluster_at_end
 
 # The end-to-end tests wait more than they compute, so two clusters share them. The second one also has the samples and the everyday subset of
@@ -34,17 +35,17 @@ on_second_cluster() {
 		export ENGINE=29 PROXY_MODE=${PROXY_MODE-auto}
 		go run ./hack/cluster up
 		SUBSET=1 SIGS=sig-node,sig-storage,sig-network go run ./test/conformance
-		WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 30m -run '^TestServicesWithoutProxy$' ./test/e2e
+		WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 30m -run '^TestServicesWithoutProxy$' ./test/e2e
 		go run ./hack/cluster down
 	); fi
-	WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 90m -run "$other" ./test/e2e
+	WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 90m -run "$other" ./test/e2e
 	SUBSET=1 go run ./test/conformance # a few tests of each subject; make conformance ENGINE_API= tests other engine versions
 }
 # Programs of others are compiled before the tests, not beside them.
 go run ./hack/cluster build
 [ -n "${ENGINE-}" ] || ENGINE=29 go run ./hack/cluster build
 start_beside on_second_cluster
-WINKUBE_E2E=1 WINKUBE_KEEP=1 go test -count=1 -v -timeout 90m -skip "$other" ./test/e2e
+WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 90m -skip "$other" ./test/e2e
 join_beside
 
 # All four Windows Servers join: they mostly wait, so they do so beside each other. The other suites run as one of them; make test-windows runs all as
