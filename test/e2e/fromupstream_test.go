@@ -75,16 +75,16 @@ func (on volumesOn) String() string {
 	return b.String()
 }
 
-// ours waits until our kubelet runs a pod that upstream's has run before.
-func (s *space) ours(name string) {
+// runsIn waits until a pod that another kubelet has run before runs in this engine, "docker" or "containerd".
+func (s *space) runsIn(engine, name string) {
 	s.Helper()
-	s.eventually(3*time.Minute, "pod "+name+" runs in Docker", func(ctx context.Context) error {
+	s.eventually(3*time.Minute, "pod "+name+" runs in "+engine, func(ctx context.Context) error {
 		p, err := client.CoreV1().Pods(s.name).Get(ctx, name, metav1.GetOptions{})
 		if err != nil {
 			return err
 		}
 		for _, c := range p.Status.ContainerStatuses {
-			if !c.Ready || !strings.HasPrefix(c.ContainerID, "docker://") {
+			if !c.Ready || !strings.HasPrefix(c.ContainerID, engine+"://") {
 				return fmt.Errorf("%s: ready %v, %+v", c.ContainerID, c.Ready, c.State)
 			}
 		}
@@ -104,9 +104,28 @@ func (d *csiDriver) stagedAt(on volumesOn, handle string) string {
 	return ""
 }
 
+// change is a change of a node from one kubelet and engine to others, while volumes of a CSI driver are mounted.
+type change struct {
+	from, to string                      // whose kubelet, for the log
+	engine   string                      // that of the kubelet that comes
+	begin    func(context.Context) error // what runs the pods at first, after UpPeer
+	end      func(context.Context) error // stops it and its containers
+	move     func(context.Context) error
+}
+
 // TestFromUpstream: a node changes from upstream's kubelet with containerd to ours with Docker while volumes of a CSI driver are mounted. Pods that are
 // still there get the mounts that upstream's kubelet has made. What no pod needs any more is unmounted, and no file is lost.
 func TestFromUpstream(t *testing.T) {
+	testChange(t, change{"upstream's", "our", "docker", func(context.Context) error { return nil }, cluster.EndPeerPods, cluster.MovePeer})
+}
+
+// TestToUpstream is the way back: upstream's kubelet finds the volumes by what ours has left on disk.
+func TestToUpstream(t *testing.T) {
+	testChange(t, change{"our", "upstream's", "containerd", cluster.MovePeer, cluster.EndMovedPods, cluster.ReturnPeer})
+}
+
+func testChange(t *testing.T, c change) {
+	t.Helper()
 	if os.Getenv("WINKUBE_UPSTREAM") == "" {
 		t.Skip("builds upstream's kubelet; only with WINKUBE_UPSTREAM=1")
 	}
@@ -114,6 +133,7 @@ func TestFromUpstream(t *testing.T) {
 	s := newSpace(t)
 	t.Cleanup(func() { s.must(cluster.DownPeer(ctx)) })
 	s.must(cluster.UpPeer(ctx))
+	s.must(c.begin(ctx))
 	d := newCSIDriver(s, cluster.Peer)
 	shared, single := d.claim("shared"), d.claim("single")
 	uids := map[string]string{}
@@ -127,9 +147,9 @@ func TestFromUpstream(t *testing.T) {
 	}
 	d.wants(shared, 1, 2, 0, 0)
 	before := d.volumesOn()
-	t.Logf("upstream's kubelet runs %v with\n%s", uids, before)
+	t.Logf("%s kubelet runs %v with\n%s", c.from, uids, before)
 
-	s.must(cluster.EndPeerPods(ctx))
+	s.must(c.end(ctx))
 	s.must(d.outside().KubeletKilled())
 	now := int64(0)
 	for _, name := range []string{"a", "c"} { // the node has no kubelet that could end them
@@ -138,9 +158,9 @@ func TestFromUpstream(t *testing.T) {
 	if got := d.volumesOn(); got.String() != before.String() {
 		t.Errorf("without a kubelet there is\n%s", got)
 	}
-	s.must(cluster.MovePeer(ctx))
-	s.ours("b")
-	s.ours("inline")
+	s.must(c.move(ctx))
+	s.runsIn(c.engine, "b")
+	s.runsIn(c.engine, "inline")
 	want := before.without(uids["a"], uids["c"], d.stagedAt(before, single))
 	s.eventually(2*time.Minute, "volumes of the deleted pods unmounted", func(context.Context) error {
 		if got := d.volumesOn(); got.String() != want.String() {
@@ -148,14 +168,19 @@ func TestFromUpstream(t *testing.T) {
 		}
 		return nil
 	})
-	t.Logf("our kubelet has, after pods a and c were deleted,\n%s", d.volumesOn())
+	t.Logf("%s kubelet has, after pods a and c were deleted,\n%s", c.to, d.volumesOn())
 	d.logCalls(shared, single)
 	if staged := d.calls("NodeUnstageVolume", shared); staged > 0 {
 		t.Errorf("the volume of pod b was unstaged %d times", staged)
 	}
+	d.endsWithAll(shared, single)
+}
 
+// endsWithAll ends the pods that are left. Then nothing is mounted, and no file of a volume is lost.
+func (d *csiDriver) endsWithAll(shared, single string) {
+	d.Helper()
 	d.ends("b", "inline")
-	s.eventually(time.Minute, "everything is unmounted", func(context.Context) error {
+	d.eventually(time.Minute, "everything is unmounted", func(context.Context) error {
 		if left := d.left(); len(left) > 0 {
 			return errors.New(strings.Join(left, "\n"))
 		}
@@ -164,7 +189,7 @@ func TestFromUpstream(t *testing.T) {
 	for handle, files := range map[string][]string{shared: {"a", "b"}, single: {"c"}} {
 		for _, file := range files {
 			if _, err := os.Stat(filepath.Join(d.outside().Content(handle), file)); err != nil {
-				t.Errorf("a file of volume %s is lost: %v", handle, err)
+				d.Errorf("a file of volume %s is lost: %v", handle, err)
 			}
 		}
 	}

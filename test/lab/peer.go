@@ -138,6 +138,33 @@ func (c *Cluster) MovePeer(ctx context.Context) error {
 	})
 }
 
+// EndMovedPods stops our kubelet on the peer and removes its containers from Docker. What it has mounted stays.
+func (c *Cluster) EndMovedPods(ctx context.Context) error {
+	if err := c.Peer.Process("kubelet").Stop(ctx); err != nil {
+		return err
+	}
+	engine := c.Peer.Engine()
+	list, err := engine.Containers(ctx)
+	for _, one := range list {
+		err = errors.Join(err, engine.Remove(ctx, one.ID))
+	}
+	return err
+}
+
+// ReturnPeer starts upstream's kubelet again, after EndMovedPods.
+func (c *Cluster) ReturnPeer(ctx context.Context) error {
+	unlock, err := c.claim()
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	c.Peer.moved = false
+	return c.run(ctx, []step{
+		{"peer: Docker ends", c.Peer.Process("dockerd").Stop},
+		{"peer: upstream's kubelet", c.upPeerKubelet},
+	})
+}
+
 // peerContainerd begins a command for the containers of the peer's kubelet.
 func (c *Cluster) peerContainerd() []string {
 	return slices.Clip([]string{c.program("ctr"), "--address=" + c.Peer.containerdSocket(), "--namespace=k8s.io"})
