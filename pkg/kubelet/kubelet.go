@@ -26,6 +26,7 @@ import (
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/firewalld"
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/pod/source"
@@ -107,6 +108,8 @@ type Kubelet struct {
 	grace    time.Duration       // total time for a shutdown of the host
 	server   *server.Server      // nil: off
 	health   *stats.VolumeHealth // nil: not reported
+
+	podBridge string // of the interfaces that the kubelet makes; "": none
 }
 
 // New creates every part. It opens the ports and creates the root directory, but contacts neither the engine nor the API server.
@@ -154,7 +157,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 	if err := base.objects.OnNode(base.csi.SetNode); err != nil {
 		return nil, err
 	}
-	return &Kubelet{base: base, node: node, workload: work, guard: guard, shutdown: shutdown, grace: cfg.Shutdown.Total(), server: server, health: newVolumeHealth(cfg, base, work)}, nil
+	return &Kubelet{base: base, node: node, workload: work, guard: guard, shutdown: shutdown, grace: cfg.Shutdown.Total(), server: server, health: newVolumeHealth(cfg, base, work), podBridge: cfg.Network.PodBridge()}, nil
 }
 
 // Run runs every part until ctx ends or one of them fails, and returns when all have ended. Pods keep running, unless the host shuts down
@@ -185,6 +188,9 @@ func (k *Kubelet) Run(ctx context.Context) error {
 	run("pods", k.runPods)
 	run("guard", k.guard.Run)
 	run("host ports", k.workload.ports.Run)
+	if k.podBridge != "" {
+		run("firewalld", func(ctx context.Context) error { return firewalld.Keep(ctx, k.podBridge) })
+	}
 	run("out of memory", func(ctx context.Context) error { guard.WatchOOM(ctx, k.events); return nil })
 	run("version", k.followVersion)
 	if k.server != nil {

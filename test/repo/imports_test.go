@@ -148,7 +148,7 @@ var confined = []struct {
 	{prefix: "github.com/docker/go-connections/", roots: []string{"pkg/docker", "test", "hack"}},
 	{prefix: "github.com/Microsoft/hcsshim", roots: []string{"pkg/hns", "pkg/hcs"}, suffix: "windows"},
 	{prefix: "github.com/fsnotify/fsnotify", roots: []string{"pkg/filewatch"}, tests: true},
-	{prefix: "github.com/godbus/dbus", roots: []string{"pkg/daemon", "pkg/cgroup"}, suffix: "linux", tests: true},
+	{prefix: "github.com/godbus/dbus", roots: []string{"pkg/daemon", "pkg/cgroup", "pkg/network/firewalld"}, suffix: "linux", tests: true},
 	{prefix: "github.com/coreos/go-systemd/", roots: []string{"pkg/cgroup"}, suffix: "linux"},
 	{prefix: "os/exec", roots: []string{"pkg/command", "hack", "test"}},
 	{prefix: "github.com/vishvananda/", roots: []string{"pkg", "test", "hack"}, suffix: "linux", tests: true},

@@ -17,6 +17,7 @@ import (
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/firewalld"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"
@@ -43,6 +44,7 @@ type Linux struct {
 	Forwarding map[string]bool // "ipv4", "ipv6": the sysctl
 	Saved      iptables.Saved
 	FilterErr  error // why iptables could not be read
+	Firewalld  firewalld.State
 }
 
 // Windows has the facts that exist only on Windows.
@@ -87,7 +89,7 @@ func Diagnose(s Symptoms) []Finding {
 	if s.Config.Platform.OS == "windows" {
 		checks = append(checks, windowsServices, windowsPorts, windowsListeners, windowsForwarding, serviceAddresses, windowsFirewall)
 	} else {
-		checks = append(checks, forwarding, packetFilter, tunnels)
+		checks = append(checks, forwarding, packetFilter, firewalldZones, tunnels)
 	}
 	for _, check := range append(checks, mtu, routes) {
 		out = append(out, check(s)...)
@@ -269,6 +271,29 @@ func packetFilter(s Symptoms) (out []Finding) {
 		default:
 			out = append(out, good("%s has the rules of %s", d.Tool, d.Chain))
 		}
+	}
+	return out
+}
+
+// firewalldZones checks that firewalld forwards to pods. It rejects what other zones send to them, also what iptables accepts.
+func firewalldZones(s Symptoms) (out []Finding) {
+	if !s.Firewalld.Runs || s.Config.Mode == network.External || s.Config.Mode == network.CNI {
+		return nil
+	}
+	bridge := s.Config.PodBridge()
+	if bridge != "" && s.Firewalld.Bridge == "" {
+		out = append(out, fault("start the kubelet", "firewalld has the pods' bridge %s in no zone, and rejects what pods send", bridge))
+	}
+	if bridge == "" && s.Firewalld.Docker {
+		return append(out, good("firewalld forwards to Docker's bridges"))
+	}
+	for _, r := range s.Config.NonMasquerade {
+		if zone := s.Firewalld.Sources[r]; zone != "" {
+			out = append(out, good("firewalld has the pods' range %s in zone %s", r, zone))
+			continue
+		}
+		out = append(out, fault(fmt.Sprintf("firewall-cmd --permanent --zone=%s --add-source=%s && firewall-cmd --reload", firewalld.Zone, r),
+			"firewalld rejects what pods of other nodes send: it has their range %s in no zone", r))
 	}
 	return out
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/hns"
 	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
+	"github.com/winkube/winkube/pkg/network/firewalld"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"
@@ -154,6 +155,15 @@ func TestDiagnose(t *testing.T) {
 		{"no range", gateway, func(s *Symptoms) { s.State, _ = network.Plan(s.Config, network.Facts{}) }},
 		{"Docker closed FORWARD", gateway, func(s *Symptoms) {
 			s.Saved = iptables.Saved{"iptables filter": "*filter\n:FORWARD DROP [0:0]\nCOMMIT\n"}
+		}},
+		{"firewalld trusts no pods of other nodes", gateway, func(s *Symptoms) { s.Firewalld.Runs = true }},
+		{"firewalld trusts them", gateway, func(s *Symptoms) {
+			s.Firewalld = firewalld.State{Runs: true, Sources: map[netip.Prefix]string{netip.MustParsePrefix("10.244.0.0/16"): "trusted"}}
+		}},
+		{"firewalld, Docker's policy", gateway, func(s *Symptoms) { s.Firewalld = firewalld.State{Runs: true, Docker: true} }},
+		{"firewalld, interfaces by the kubelet", gateway, func(s *Symptoms) {
+			s.Config.Interfaces = network.ByKubelet
+			s.Firewalld = firewalld.State{Runs: true, Docker: true}
 		}},
 		{"ranges overlap", gateway, func(s *Symptoms) {
 			s.Links = append(s.Links, network.Link{Name: "tun0", Addrs: prefixes("10.244.1.77/32")})

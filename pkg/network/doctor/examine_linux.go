@@ -2,11 +2,13 @@ package doctor
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"strings"
 
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/iptables"
+	"github.com/winkube/winkube/pkg/network/firewalld"
 	"github.com/winkube/winkube/pkg/network/hostnet"
 )
 
@@ -20,5 +22,9 @@ func Examine(ctx context.Context, s *Symptoms) error {
 		s.Forwarding[family] = err == nil && strings.TrimSpace(string(b)) == "1"
 	}
 	s.Saved, s.FilterErr = iptables.Save(ctx, command.New())
+	var unread error
+	if s.Firewalld, unread = firewalld.Look(ctx, s.Config.PodBridge(), s.Config.NonMasquerade); unread != nil {
+		s.Unread = append(s.Unread, fmt.Sprintf("firewalld's zones: %v", unread))
+	}
 	return err
 }
