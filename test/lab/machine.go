@@ -57,7 +57,7 @@ func (m *Machine) Start() error {
 	}
 	defer console.Close()
 	m.qemu = exec.Command("ip", "netns", "exec", switchNamespace, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072", "-nodefaults", "-display", "none",
-		"-kernel", filepath.Join(m.Dir, "vmlinuz"), "-initrd", filepath.Join(m.Dir, "initrd.img"), "-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off",
+		"-kernel", filepath.Join(m.Dir, "vmlinuz"), "-initrd", filepath.Join(m.Dir, "initrd.img"), "-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off panic=1",
 		"-drive", "if=virtio,format=raw,file="+m.disk(), "-netdev", "tap,id=lab,script=no,downscript=no,ifname="+m.Name, "-device", "virtio-net-pci,netdev=lab",
 		"-device", "virtio-rng-pci", "-serial", "stdio")
 	m.qemu.Stdout, m.qemu.Stderr = console, console
