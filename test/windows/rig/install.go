@@ -111,3 +111,13 @@ func identity(path string) (string, error) {
 	}
 	return fmt.Sprintf("time=%d entry=%#x size=%d code=%d", f.TimeDateStamp, header.AddressOfEntryPoint, header.SizeOfImage, header.SizeOfCode), nil
 }
+
+// InstallService adds a service that does nothing, starts it and has it start with each boot: other programs look for services of Windows that Wine
+// lacks.
+func (p *Prefix) InstallService(ctx context.Context, name string) error {
+	if _, err := p.Run(ctx, "sc.exe", "create", name, "binPath=", WindowsPath(p.guest)+" service "+name, "start=", "auto"); err != nil {
+		return err
+	}
+	_, err := p.Run(ctx, "sc.exe", "start", name)
+	return err
+}
