@@ -13,11 +13,13 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/winkube/winkube/test/output"
 	"github.com/winkube/winkube/test/windows/rig"
+	"github.com/winkube/winkube/test/windows/simulators/hcs"
 )
 
 // DataRoot is where the daemon keeps images and containers.
@@ -76,6 +78,16 @@ func (r Release) Prepare(ctx context.Context, p *rig.Prefix, images ...Image) er
 		}
 	}
 	return Seed(p, images...)
+}
+
+// MountVolumes gives the volumes of containers a directory each, which is empty: the daemon copies files into a container that has not started. The
+// error is reported to failed.
+func MountVolumes(h *hcs.HCS, p *rig.Prefix, failed func(...any)) {
+	h.OnVolume = func(volume string, there bool) {
+		if err := p.MountVolume(volume, `C:\volumes\`+strings.Trim(volume, `\?`), there); err != nil {
+			failed(err)
+		}
+	}
 }
 
 // Daemon is a dockerd.exe in a prefix.

@@ -121,3 +121,19 @@ func (p *Prefix) InstallService(ctx context.Context, name string) error {
 	_, err := p.Run(ctx, "sc.exe", "start", name)
 	return err
 }
+
+// MountVolume has programs of the prefix find a directory of drive C by the name of a volume (\\?\Volume{GUID}\), or find nothing there. Wine looks for
+// such a volume where its drives are.
+func (p *Prefix) MountVolume(volume, dir string, there bool) error {
+	link := filepath.Join(p.Dir, "dosdevices", strings.ToLower(strings.Trim(volume, `\?`)))
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !there {
+		return nil
+	}
+	if err := p.Own(p.Path(dir)); err != nil {
+		return err
+	}
+	return os.Symlink(p.Path(dir), link)
+}

@@ -36,6 +36,8 @@ type HCS struct {
 	// Program says what the process of a command line does. Nil means that all processes wait silently until they are ended. It is called with the
 	// service's lock held.
 	Program func(commandLine string) Program
+	// OnVolume is called when a layer's volume (\\?\Volume{GUID}\) appears or goes, with the service's lock held. Nil is allowed.
+	OnVolume func(volume string, there bool)
 
 	log *calls.Log
 
@@ -200,6 +202,9 @@ func step(from, to state) func(*HCS, layerCall) ([]byte, *refusal) {
 			return nil, refuse(invalidState, "layer %s is in state %d, want %d", c.path, h.layers[c.key()], from)
 		}
 		h.layers[c.key()] = to
+		if h.OnVolume != nil && from+to == active {
+			h.OnVolume(c.volume(), to == active)
+		}
 		return nil, nil
 	}
 }
