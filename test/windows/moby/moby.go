@@ -7,7 +7,9 @@ package moby
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net/http"
 	"os"
 	"os/exec"
@@ -123,6 +125,13 @@ func (d *Daemon) URL() string { return "http://" + d.Address }
 
 // Start starts the daemon and waits until it serves its pipe and its address.
 func (d *Daemon) Start(ctx context.Context) error {
+	// A service writes no PID file (moby cmd/dockerd/docker_windows.go), but this program does. One that was killed leaves it, and Wine has its number
+	// again soon.
+	for _, dir := range []string{DataRoot, `C:\ProgramData\docker`} {
+		if err := os.Remove(d.Prefix.Path(dir + `\docker.pid`)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
 	ended, failed := context.WithCancelCause(ctx)
 	defer failed(nil)
 	d.cmd = d.Prefix.Command(context.WithoutCancel(ctx), d.Exe, "-H", "npipe://", "-H", "tcp://"+d.Address, "--data-root", DataRoot, "--storage-opt", "size=0", "--tls=false", "-D")
@@ -137,8 +146,15 @@ func (d *Daemon) Start(ctx context.Context) error {
 		failed(fmt.Errorf("dockerd ended: %w", cmd.Wait()))
 	}()
 	// Prepare the pipe for other Windows clients, before one of them comes.
-	if err := d.Prefix.TakeFirst(ended, rig.DockerPipe); err != nil {
-		return err
+	taken := make(chan error, 1)
+	go func() { taken <- d.Prefix.TakeFirst(ctx, rig.DockerPipe) }()
+	select {
+	case err := <-taken:
+		if err != nil {
+			return err
+		}
+	case <-ended.Done():
+		return context.Cause(ended)
 	}
 	for {
 		if response, err := d.Client.Get(d.URL() + "/_ping"); err == nil {
