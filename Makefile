@@ -46,7 +46,7 @@ test-vm:
 .PHONY: test-windows
 test-windows:
 	@KUBE_BUILD_PLATFORMS=windows/amd64 hack/build.sh
-	@WINKUBE_ZIP=1 hack/test-windows.sh
+	@WINKUBE_ZIP=1 WINKUBE_DOCKERD=1 hack/test-windows.sh
 
 ## bench: pods all together and one at a time, latency, CPU and memory, beside the bare engine; then the proxy's control plane
 .PHONY: bench

@@ -123,7 +123,8 @@ func Overlaps(s State, c netip.Prefix, networks []pod.EngineNetwork, around Surr
 		}
 	}
 	for _, n := range networks {
-		if i := slices.IndexFunc(n.Subnets, c.Overlaps); i >= 0 && n.Name != s.Join && !s.adopted(n) {
+		// Docker 29 on Windows shows 0.0.0.0/0 for the network nat until its next start: HNS has chosen the range.
+		if i := slices.IndexFunc(n.Subnets, func(p netip.Prefix) bool { return p.Bits() > 0 && c.Overlaps(p) }); i >= 0 && n.Name != s.Join && !s.adopted(n) {
 			out = append(out, Overlap{fmt.Sprintf("the engine's network %q has %s, which overlaps with the node's pod CIDR %s", n.Name, n.Subnets[i], c),
 				"docker network rm " + n.Name})
 		}

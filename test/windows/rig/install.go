@@ -111,3 +111,29 @@ func identity(path string) (string, error) {
 	}
 	return fmt.Sprintf("time=%d entry=%#x size=%d code=%d", f.TimeDateStamp, header.AddressOfEntryPoint, header.SizeOfImage, header.SizeOfCode), nil
 }
+
+// InstallService adds a service that does nothing, starts it and has it start with each boot: other programs look for services of Windows that Wine
+// lacks.
+func (p *Prefix) InstallService(ctx context.Context, name string) error {
+	if _, err := p.Run(ctx, "sc.exe", "create", name, "binPath=", WindowsPath(p.guest)+" service "+name, "start=", "auto"); err != nil {
+		return err
+	}
+	_, err := p.Run(ctx, "sc.exe", "start", name)
+	return err
+}
+
+// MountVolume has programs of the prefix find a directory of drive C by the name of a volume (\\?\Volume{GUID}\), or find nothing there. Wine looks for
+// such a volume where its drives are.
+func (p *Prefix) MountVolume(volume, dir string, there bool) error {
+	link := filepath.Join(p.Dir, "dosdevices", strings.ToLower(strings.Trim(volume, `\?`)))
+	if err := os.Remove(link); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if !there {
+		return nil
+	}
+	if err := p.Own(p.Path(dir)); err != nil {
+		return err
+	}
+	return os.Symlink(p.Path(dir), link)
+}

@@ -1,7 +1,7 @@
 //go:build windows
 
 // Command guest is the rig's own program inside a prefix. It keeps Wine running, reports the Windows version and the images that
-// programs load, and relays a named pipe to a TCP port.
+// programs load, relays a named pipe to a TCP port, and is a service that does nothing.
 package main
 
 import (
@@ -16,6 +16,7 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/windows"
+	"golang.org/x/sys/windows/svc"
 )
 
 func main() {
@@ -33,6 +34,8 @@ func run(args []string) error {
 		return build()
 	case len(args) > 1 && args[0] == "images":
 		return images(args[1:])
+	case len(args) == 2 && args[0] == "service":
+		return svc.Run(args[1], service{})
 	case len(args) == 2 && args[0] == "take":
 		ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 		defer stop()
@@ -44,7 +47,7 @@ func run(args []string) error {
 		defer stop()
 		return relay(ctx, args[1], args[2])
 	}
-	return fmt.Errorf("guest: %q: must be keep, build, images NAME..., take PIPE, get PIPE PATH or relay PIPE HOST:PORT", args)
+	return fmt.Errorf("guest: %q: must be keep, build, images NAME..., service NAME, take PIPE, get PIPE PATH or relay PIPE HOST:PORT", args)
 }
 
 // keep runs until its input is closed.
@@ -52,6 +55,20 @@ func keep() error {
 	fmt.Println("ready")
 	_, err := io.Copy(io.Discard, os.Stdin)
 	return err
+}
+
+// service is a service that does nothing until it is stopped.
+type service struct{}
+
+func (service) Execute(_ []string, requests <-chan svc.ChangeRequest, status chan<- svc.Status) (ours bool, code uint32) {
+	status <- svc.Status{State: svc.Running, Accepts: svc.AcceptStop | svc.AcceptShutdown}
+	for request := range requests {
+		if request.Cmd == svc.Stop || request.Cmd == svc.Shutdown {
+			break
+		}
+		status <- request.CurrentStatus
+	}
+	return false, 0
 }
 
 func build() error {

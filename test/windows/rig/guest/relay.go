@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -53,7 +52,7 @@ func burn(pipe string) error {
 
 // take does the same for another program's pipe, which may not exist yet, and keeps the instance until ctx ends.
 func take(ctx context.Context, pipe string) error {
-	tick := time.NewTicker(20 * time.Millisecond)
+	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
 	for end := time.Now().Add(2 * time.Minute); ; <-tick.C {
 		err := burn(pipe)
@@ -62,7 +61,7 @@ func take(ctx context.Context, pipe string) error {
 			<-ctx.Done()
 			return nil
 		}
-		if !errors.Is(err, windows.ERROR_FILE_NOT_FOUND) || time.Now().After(end) {
+		if time.Now().After(end) { // before, a pipe that is not there, or busy: that of a program that has been killed
 			return err
 		}
 	}

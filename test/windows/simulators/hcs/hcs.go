@@ -1,6 +1,6 @@
 // Package hcs simulates the Host Compute Service of Windows for a program that creates containers: layers of images and containers (the storage
-// calls of vmcompute.dll), compute systems and their processes. A process only waits until it is ended. The documents that define systems and
-// processes are recorded.
+// calls of vmcompute.dll), compute systems and their processes. A process runs no program: Program says what it prints and whether it ends. The
+// documents that define systems and processes are recorded.
 //
 //	dockerd.exe --> vmcompute.dll (shim) --> HCS.Call --> state of layers and systems, documents, calls.Log
 //
@@ -33,14 +33,27 @@ type HCS struct {
 	// Attach attaches a container to an HNS endpoint or detaches it, and returns HNS's result. Nil means that there is no HNS. It is called with
 	// the service's lock held.
 	Attach func(container, endpoint string, attach bool) uint32
+	// Program says what the process of a command line does. Nil means that all processes wait silently until they are ended. It is called with the
+	// service's lock held.
+	Program func(commandLine string) Program
+	// OnVolume is called when a layer's volume (\\?\Volume{GUID}\) appears or goes, with the service's lock held. Nil is allowed.
+	OnVolume func(volume string, there bool)
 
 	log *calls.Log
 
 	mu          sync.Mutex
 	layers      map[string]state // by path in lower case; an absent layer is on disk and inactive
 	systems     map[string]*system
+	processes   map[uint32]*process
 	documents   []Document
 	lastProcess uint32
+}
+
+// Program is what a simulated process does: it prints Output on its standard output when it starts, and ends with Code if Ends is set.
+type Program struct {
+	Output string
+	Ends   bool
+	Code   uint32
 }
 
 // Document is the definition of a compute system or process.
@@ -59,7 +72,7 @@ const (
 
 // New returns a service without compute systems.
 func New(log *calls.Log) *HCS {
-	return &HCS{log: log, layers: map[string]state{}, systems: map[string]*system{}, lastProcess: 1000}
+	return &HCS{log: log, layers: map[string]state{}, systems: map[string]*system{}, processes: map[uint32]*process{}, lastProcess: 1000}
 }
 
 // Documents returns the documents so far, oldest first.
@@ -74,7 +87,9 @@ func (h *HCS) Reboot() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	clear(h.layers)
-	clear(h.systems)
+	for id := range h.systems {
+		h.forget(id)
+	}
 }
 
 // Call serves the shim: function is its name in the DLL. It returns the HRESULT and the function's output.
@@ -187,6 +202,9 @@ func step(from, to state) func(*HCS, layerCall) ([]byte, *refusal) {
 			return nil, refuse(invalidState, "layer %s is in state %d, want %d", c.path, h.layers[c.key()], from)
 		}
 		h.layers[c.key()] = to
+		if h.OnVolume != nil && from+to == active {
+			h.OnVolume(c.volume(), to == active)
+		}
 		return nil, nil
 	}
 }

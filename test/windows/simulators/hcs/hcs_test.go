@@ -109,3 +109,49 @@ func TestSystems(t *testing.T) {
 		t.Errorf("documents: %v", got)
 	}
 }
+
+// TestProcesses: a process prints and ends as Program says, or when Exit has it end; the end of its system ends it without an exit code.
+func TestProcesses(t *testing.T) {
+	h := hcs.New(&calls.Log{})
+	h.Program = func(commandLine string) hcs.Program {
+		return hcs.Program{Output: commandLine + "\n", Ends: commandLine == "once", Code: 3}
+	}
+	var attached []string
+	h.Attach = func(container, endpoint string, attach bool) uint32 {
+		attached = append(attached, fmt.Sprint(container, endpoint, attach))
+		return 0
+	}
+	h.Call("HcsCreateComputeSystem", [][]byte{[]byte("a"), []byte(`{"SystemType":"Container","HvPartition":true,"HvRuntime":{"ImagePath":"C:\\"}}`)})
+	h.Call("HcsStartComputeSystem", [][]byte{[]byte("a")})
+	for _, line := range []string{"always", "once"} {
+		if result, _ := h.Call("HcsCreateProcess", [][]byte{[]byte("a"), fmt.Appendf(nil, `{"CommandLine":%q}`, line)}); result != 0 {
+			t.Fatalf("%s: %#x", line, result)
+		}
+	}
+	if code, ok := h.Wait(t.Context(), 1008); code != 3 || !ok || h.Output(1008) != "once\n" || h.Output(1012) != "" {
+		t.Errorf("once: %d %t, %q", code, ok, h.Output(1008))
+	}
+	if !h.Exit("a", 7) || h.Exit("a", 8) || h.Exit("b", 7) {
+		t.Error("Exit does not end the container's process once")
+	}
+	if code, ok := h.Wait(t.Context(), 1004); code != 7 || !ok {
+		t.Errorf("always: %d %t", code, ok)
+	}
+	h.Attached("a", "e", true)
+	h.Attached("a", "f", true)
+	h.Attached("a", "f", false)
+	h.Attached("b", "g", true)
+	h.Call("HcsCreateProcess", [][]byte{[]byte("a"), []byte(`{"CommandLine":"always"}`)})
+	done := make(chan bool)
+	go func() {
+		_, ok := h.Wait(t.Context(), 1012)
+		done <- ok
+	}()
+	h.Call("HcsTerminateComputeSystem", [][]byte{[]byte("a")})
+	if <-done {
+		t.Error("a process has an exit code although its system was ended")
+	}
+	if got := fmt.Sprint(attached, h.Systems()); got != "[aefalse] []" {
+		t.Errorf("attached, systems: %s", got)
+	}
+}

@@ -10,10 +10,10 @@ import (
 
 // system is a compute system: a container that has not ended.
 type system struct {
-	id        string
-	document  containerConfig
-	running   bool
-	processes int // number of processes started so far
+	id       string
+	document containerConfig
+	running  bool
+	attached []string // endpoints that were attached after the start
 }
 
 // containerConfig is a container document in HCS's first schema. Source: hcsshim internal/hcs/schema1 ContainerConfig. Other fields are refused.
@@ -113,8 +113,7 @@ func (h *HCS) start(id string) ([]byte, *refusal) {
 	return nil, nil
 }
 
-// process starts a process in a system and returns its number. The program is not simulated: the process waits until it
-// is ended.
+// process starts a process in a system and returns its number. What it does is Program's.
 func (h *HCS) process(id, document string) ([]byte, *refusal) {
 	s, err := h.of(id)
 	if err != nil {
@@ -131,7 +130,7 @@ func (h *HCS) process(id, document string) ([]byte, *refusal) {
 		return nil, refuse(invalidJSON, "CommandLine is empty")
 	}
 	h.lastProcess += 4
-	s.processes++
+	h.run(id, p.CommandLine)
 	h.documents = append(h.documents, Document{id, document})
 	return strconv.AppendUint(nil, uint64(h.lastProcess), 10), nil
 }
@@ -142,12 +141,12 @@ func (h *HCS) end(id string) ([]byte, *refusal) {
 	if err != nil {
 		return nil, err
 	}
-	for _, endpoint := range s.document.EndpointList {
+	for _, endpoint := range append(s.attached, s.document.EndpointList...) {
 		if h.Attach != nil && s.running {
 			_ = h.Attach(id, endpoint, false) // the endpoint may be gone
 		}
 	}
-	delete(h.systems, id)
+	h.forget(id)
 	return nil, nil
 }
 

@@ -13,6 +13,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -199,8 +200,15 @@ func (w *World) dispatch(conn net.Conn, service, function string, args [][]byte)
 	case "pdh":
 		return w.pdh(conn, function, args)
 	case "hcs":
+		if function == "WaitProcess" && len(args) == 1 {
+			w.keep(conn, func(ctx context.Context) { w.awaitProcess(ctx, conn, numberOf(args[0])) })
+			return nil
+		}
 		if !slices.Contains(ofSystems, function) || function != "HcsModifyComputeSystem" && len(args) > 0 && w.HCS.Has(string(args[0])) {
 			result, value := w.HCS.Call(function, args)
+			if function == "HcsCreateProcess" && result == 0 {
+				return writeAnswer(conn, result, value, []byte(w.HCS.Output(numberOf(value))))
+			}
 			return writeAnswer(conn, result, value)
 		}
 		properties, result := w.compute(function, args)
@@ -256,6 +264,22 @@ func (w *World) pdh(conn net.Conn, function string, args [][]byte) error {
 	return writeAnswer(conn, result, []byte(out))
 }
 
+// awaitProcess answers with a process' exit code once it has ended by itself, and not at all if it never does.
+func (w *World) awaitProcess(ctx context.Context, conn net.Conn, process uint32) {
+	if code, ok := w.HCS.Wait(ctx, process); ok {
+		_ = writeAnswer(conn, code) // the program may be gone
+	}
+}
+
+// numberOf parses the number of a process; 0 is none.
+func numberOf(text []byte) uint32 {
+	n, err := strconv.ParseUint(string(text), 10, 32)
+	if err != nil {
+		return 0
+	}
+	return uint32(n)
+}
+
 // noSystem is HCS_E_SYSTEM_NOT_FOUND.
 const noSystem = 0xc037010e
 
@@ -264,10 +288,13 @@ var ofSystems = []string{"HcsOpenComputeSystem", "HcsGetComputeSystemProperties"
 
 // compute simulates the Host Compute Service.
 func (w *World) compute(function string, args [][]byte) (properties string, result uint32) {
-	if len(args) == 0 || w.Compute == nil {
+	found := len(args) > 0 && w.HCS.Has(string(args[0]))
+	if len(args) == 0 || w.Compute == nil && !found {
 		return "", noSystem
 	}
-	properties, found := w.Compute(string(args[0]))
+	if !found {
+		properties, found = w.Compute(string(args[0]))
+	}
 	switch {
 	case !found:
 		result = noSystem
@@ -286,6 +313,9 @@ func (w *World) modify(container string, request []byte) uint32 {
 		return invalid
 	}
 	result, _ := w.HNS.Attach(container, in.Settings, in.RequestType == "Add")
+	if result == 0 {
+		w.HCS.Attached(container, in.Settings, in.RequestType == "Add")
+	}
 	if to, ok := w.HNS.Connection(in.Settings); ok && result == 0 && in.RequestType == "Add" && w.OnAttach != nil {
 		w.OnAttach(container, to)
 	}

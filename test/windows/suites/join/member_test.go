@@ -68,6 +68,14 @@ type program struct {
 
 func newMember(t *testing.T, host *lab.Host, build int) *member {
 	t.Helper()
+	m := bareMember(t, host, build)
+	m.startEngine()
+	return m
+}
+
+// bareMember is newMember without an engine.
+func bareMember(t *testing.T, host *lab.Host, build int) *member {
+	t.Helper()
 	p, err := rig.OpenIn(t.Context(), build, host.Namespace())
 	if err != nil {
 		t.Fatal(err)
@@ -118,7 +126,6 @@ func (m *member) simulate() {
 	m.Cleanup(m.world.Close)
 	m.leadTo(socket)
 	m.serveRegistry()
-	m.startEngine()
 	if err := m.world.Install(m.Context(), m.Prefix, &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: simPort}); err != nil {
 		m.Fatal(err)
 	}
@@ -375,11 +382,16 @@ func (m *member) crash() {
 
 // onServer runs a test on the next free host as one Windows Server.
 func onServer(t *testing.T, build int, do func(m *member)) {
+	onHost(t, build, func(t *testing.T, host *lab.Host) { do(newMember(t, host, build)) })
+}
+
+// onHost runs a test of one Windows Server on the next free host.
+func onHost(t *testing.T, build int, do func(t *testing.T, host *lab.Host)) {
 	t.Run(strconv.Itoa(build), func(t *testing.T) {
 		t.Parallel()
 		host := <-free
 		t.Cleanup(func() { free <- host })
-		do(newMember(t, host, build))
+		do(t, host)
 	})
 }
 

@@ -1,6 +1,6 @@
 /* The part of vmcompute.dll for compute systems and their processes. Signatures: hcsshim's //sys lines (internal/vmcompute/vmcompute.go).
- * The simulator has the systems. Here a process is its two or three pipes, which stay open until it ends. Notifications go to the handles of
- * this program that registered for them. */
+ * The simulator has the systems, and says what a process prints when it starts and when it ends. Here a process is its two or three pipes,
+ * which stay open until it ends. Notifications go to the handles of this program that registered for them. */
 #include "wire.h"
 #include <objbase.h>
 
@@ -12,7 +12,7 @@
 struct watcher { struct watcher *next; const void *of; void(CALLBACK *call)(DWORD, void *, HRESULT, PCWSTR); void *context; };
 /* A process that is shut down ends with CONTROL_C_EXIT (dotnet/announcements#128). The exit code of a terminated process is not known; the
  * shim uses the same. */
-struct process { struct process *next; WCHAR *system; DWORD pid, code; BOOL exited; HANDLE given[3], kept[3]; };
+struct process { struct process *next; WCHAR *system; DWORD pid, code; BOOL exited, awaited; HANDLE given[3], kept[3]; };
 struct system { struct system *next; WCHAR *id; };
 struct information { DWORD pid, unused; HANDLE pipe[3]; }; /* HcsProcessInformation */
 
@@ -177,7 +177,36 @@ static HRESULT unwatch(struct watcher *gone)
 
 API HcsRegisterComputeSystemCallback(void *s, void *callback, void *context, void **handle) { return watch(s, callback, context, handle); }
 API HcsUnregisterComputeSystemCallback(void *handle) { return unwatch(handle); }
-API HcsRegisterProcessCallback(void *p, void *callback, void *context, void **handle) { return watch(p, callback, context, handle); }
+
+/* await_exit asks the simulator when the process ends by itself. There is no answer if it never does: its system ends, or the simulator. */
+static DWORD WINAPI await_exit(LPVOID process)
+{
+	struct process *p = process;
+	char pid[16];
+	struct field f = {pid, (DWORD)snprintf(pid, sizeof pid, "%lu", p->pid)};
+	struct answer a = {0};
+	SOCKET s = wire_open("hcs WaitProcess", &f, 1);
+	if (s == INVALID_SOCKET)
+		return 0;
+	if (wire_answer(s, &a) && a.count == 0)
+		end_process(p, a.result);
+	wire_free(&a);
+	closesocket(s);
+	return 0;
+}
+
+API HcsRegisterProcessCallback(struct process *p, void *callback, void *context, void **handle)
+{
+	HRESULT hr = watch(p, callback, context, handle);
+	if (p->awaited)
+		return hr;
+	p->awaited = TRUE;
+	HANDLE thread = CreateThread(NULL, 0, await_exit, p, 0, NULL);
+	if (thread)
+		CloseHandle(thread);
+	return hr;
+}
+
 API HcsUnregisterProcessCallback(void *handle) { return unwatch(handle); }
 
 /* make_pipe creates a pipe of a process. The caller's end is opened for overlapped I/O (go-winio). */
@@ -195,17 +224,27 @@ static BOOL make_pipe(struct process *p, int i)
 API HcsCreateProcess(struct system *s, PCWSTR parameters, struct information *info, void **process, PWSTR *record)
 {
 	static const WCHAR *wanted[3] = {L"\"CreateStdInPipe\":true", L"\"CreateStdOutPipe\":true", L"\"CreateStdErrPipe\":true"};
-	PWSTR pid = NULL;
-	HRESULT hr = ask("hcs HcsCreateProcess", s->id, parameters, &pid, record);
+	struct field f[] = {wire_text(s->id), wire_text(parameters)};
+	struct answer a = wire_call("hcs HcsCreateProcess", f, 2); /* the number of the process, and what it prints */
+	HRESULT hr = (HRESULT)a.result;
+	free((void *)f[0].data);
+	free((void *)f[1].data);
+	give(record, NULL);
 	*process = NULL;
-	if (hr != 0)
-		return hr;
 	struct process *p = calloc(1, sizeof *p);
-	p->system = _wcsdup(s->id), p->pid = (DWORD)_wtoi(pid ? pid : L"0");
-	CoTaskMemFree(pid);
-	for (int i = 0; i < 3; i++)
+	p->system = _wcsdup(s->id), p->pid = hr == 0 && a.count > 0 ? (DWORD)atoi(a.data[0]) : 0;
+	for (int i = 0; hr == 0 && i < 3; i++)
 		if (wcsstr(parameters, wanted[i]) && !make_pipe(p, i))
-			return HRESULT_FROM_WIN32(GetLastError());
+			hr = HRESULT_FROM_WIN32(GetLastError());
+	DWORD written;
+	if (hr == 0 && a.count > 1 && a.size[1] > 0 && p->kept[1])
+		WriteFile(p->kept[1], a.data[1], a.size[1], &written, NULL);
+	wire_free(&a);
+	if (hr != 0) {
+		free(p->system);
+		free(p);
+		return hr;
+	}
 	info->pid = p->pid;
 	memcpy(info->pipe, p->given, sizeof p->given);
 	EnterCriticalSection(&lock);
