@@ -141,7 +141,8 @@ func Translate(programs []Program, ours Ours) (*Migration, error) {
 func (m *Migration) take(s setting, from Program, ours Ours) {
 	out := LeftOut{What: "--" + s.name, Value: s.value, Where: fmt.Sprintf("%s (%s)", from.Name, from.From)}
 	flag := ours.Flags.Lookup(cmp.Or(translated[s.name], s.name))
-	i := slices.IndexFunc(ours.Foreign, func(f daemon.Foreign) bool { return f.Flag == s.name })
+	others := slices.Concat(ours.Foreign, ofDockershim)
+	i := slices.IndexFunc(others, func(f daemon.Foreign) bool { return f.Flag == s.name })
 	switch {
 	case translated[s.name] != "":
 		m.add(flag, s.value)
@@ -149,7 +150,7 @@ func (m *Migration) take(s setting, from Program, ours Ours) {
 	case s.name == "network-plugin" && (s.value == "cni" || s.value == ""): // it decides --network-mode
 		return
 	case i >= 0:
-		if out.Why, out.Refused = ours.Foreign[i].Verdict(s.value); out.Why == "" {
+		if out.Why, out.Refused = others[i].Verdict(s.value); out.Why == "" {
 			return
 		}
 	case flag == nil:
