@@ -26,6 +26,8 @@ type mover struct {
 	guide   string // page
 	url     string // of the Deployment's Service
 	initial string // hostState before the first join
+	// restarts is how often the Deployment's containers have been restarted.
+	restarts int32
 }
 
 // newMover has a host without any kubelet, and a Deployment of two pods that run only there.
@@ -87,7 +89,7 @@ func (m *mover) documented(begin string, flags ...string) string {
 	return ""
 }
 
-// served waits until both pods of the Deployment run on the host by the kubelet of that version, never restarted, and another node reaches them by their
+// served waits until both pods of the Deployment run on the host by the kubelet of that version, as often restarted as expected, and another node reaches them by their
 // Service.
 func (m *mover) served(version string) {
 	m.Helper()
@@ -105,7 +107,7 @@ func (m *mover) served(version string) {
 		}
 		running := 0
 		for i := range list.Items {
-			if p := &list.Items[i]; isReady(p) == nil && p.DeletionTimestamp == nil && p.Status.ContainerStatuses[0].RestartCount == 0 {
+			if p := &list.Items[i]; isReady(p) == nil && p.DeletionTimestamp == nil && p.Status.ContainerStatuses[0].RestartCount == m.restarts {
 				running++
 			}
 		}
@@ -285,5 +287,6 @@ func (m *mover) undrained(stop func()) {
 	}
 	command, _, _ = strings.Cut(command, "\n")
 	m.mustRun("docker ps -a --filter" + command)
+	m.restarts = 1
 	m.served("v1.36.3")
 }
