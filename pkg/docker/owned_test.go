@@ -88,6 +88,18 @@ func (r *rig) stranger(name string, labels map[string]string, start bool) string
 	return made.ID
 }
 
+// TestOfOthers: containers of dockershim and of cri-dockerd are those of another kubelet; ours are not, nor what a user runs.
+func TestOfOthers(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	r.run(r.pod("ours", []string{"pause"}))
+	for name, kind := range map[string]string{"k8s_POD_theirs_ns_uid-theirs_0": identity.TypeSandbox, "k8s_c0_theirs_ns_uid-theirs_0": identity.TypeContainer, "happy_turing": "", "holder": identity.TypeHolder} {
+		r.stranger(name, map[string]string{identity.LabelPodUID: "uid-theirs", identity.LabelType: kind}, true)
+	}
+	if names, err := r.OfOthers(t.Context()); err != nil || !slices.Equal(names, []string{"k8s_POD_theirs_ns_uid-theirs_0", "k8s_c0_theirs_ns_uid-theirs_0"}) {
+		t.Errorf("found %q, %v", names, err)
+	}
+}
+
 // TestStrangers: containers that others created with our labels, by an image or manually, count as no pod's attempt, make no pod appear, and are left
 // alone; the pods and the agent continue to work.
 func TestStrangers(t *testing.T) {

@@ -38,8 +38,10 @@ type Symptoms struct {
 	InfraName string
 	Infra     pod.Image
 	InfraErr  error
-	Disks     []Disk
-	Server    Server
+	// Left are the names of containers that another kubelet made for pods.
+	Left   []string
+	Disks  []Disk
+	Server Server
 	// Cluster has the settings from flags and the cluster; Network has the findings about this host's network.
 	Cluster []learn.Line
 	Network []netdoctor.Finding
@@ -82,6 +84,9 @@ func Diagnose(s Symptoms) (out []netdoctor.Finding) {
 		out = append(out, controllers(s))
 	}
 	out = append(out, engine(s)...)
+	if len(s.Left) > 0 {
+		out = append(out, left(s.Left))
+	}
 	for _, d := range s.Disks {
 		out = append(out, disk(d))
 	}
@@ -232,6 +237,19 @@ func engineFaults(faults []docker.Fault) (out []netdoctor.Finding) {
 		out = append(out, fault(f.Fix, "%s", f.What))
 	}
 	return out
+}
+
+// removeLeft removes the containers that other kubelets made for pods.
+const removeLeft = `docker ps -a --filter label=io.kubernetes.pod.uid --format '{{if not (.Label "io.winkube.node")}}{{.ID}}{{end}}' | xargs docker rm -f`
+
+// left is about the containers of another kubelet. Those of pods that were drained are gone.
+func left(names []string) netdoctor.Finding {
+	shown := strings.Join(names[:min(len(names), 3)], ", ")
+	if len(names) > 3 {
+		shown += " and others"
+	}
+	return fault("drain the node while the other kubelet runs; else stop that kubelet, then "+removeLeft,
+		"Docker has %d containers that another kubelet made for pods: %s. This one does not end them, and their pods cannot start here meanwhile", len(names), shown)
 }
 
 func disk(d Disk) netdoctor.Finding {

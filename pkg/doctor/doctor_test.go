@@ -101,6 +101,7 @@ func TestFaults(t *testing.T) {
 		{"no rights", "linux", func(s *Symptoms) { s.Elevated = false }, "without the rights", "as root"},
 		{"live-restore", "linux", func(s *Symptoms) { s.Engine.LiveRestore = false }, "live-restore is off", `"live-restore": true`},
 		{"no memory cgroup", "linux", func(s *Symptoms) { s.Controllers = []string{"cpu", "pids"} }, "no cgroup controller memory", "cgroup_enable=memory"},
+		{"another kubelet's containers", "linux", func(s *Symptoms) { s.Left = []string{"k8s_POD_a", "k8s_c_a", "k8s_POD_b", "k8s_c_b"} }, "4 containers that another kubelet made for pods: k8s_POD_a, k8s_c_a, k8s_POD_b and others. This", "docker rm -f"},
 		{"full disk", "linux", func(s *Symptoms) { s.Disks[0].Available = 14 }, "14% of the disk is free at /var/lib/kubelet", "docker image prune"},
 		{"clock", "linux", func(s *Symptoms) { s.Server.Ahead = -3 * time.Minute }, "differs by 3m0s", "set the clock"},
 		{"no server", "linux", func(s *Symptoms) { s.Server.Err = errors.New("connection refused") }, "does not answer: connection refused", "kubeconfig"},

@@ -54,13 +54,14 @@ type LeftOut struct {
 	Refused                 bool // it asks for something that is not there
 }
 
-// Programs is the kubelet with the flags args or, without any, the running kubelet and cri-dockerd of others below proc (proc(5)). Without a kubelet it
-// returns an error that says what to do.
+// Programs is the kubelet with the flags args or, without any, the running kubelet and cri-dockerd of others below proc (proc(5)). Those in another
+// network namespace are of another node: nodes of kind are containers of this host. Without a kubelet it returns an error that says what to do.
 func Programs(proc string, args []string) ([]Program, error) {
 	if len(args) > 0 {
 		return []Program{{"kubelet", "the command line", args}}, nil
 	}
 	own, _ := os.Executable()
+	network, _ := os.Readlink(filepath.Join(proc, "self", "ns", "net"))
 	lines, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "cmdline"))
 	slices.Sort(lines)
 	var out []Program
@@ -73,6 +74,9 @@ func Programs(proc string, args []string) ([]Program, error) {
 		}
 		pid := filepath.Base(filepath.Dir(line))
 		if program, err := os.Readlink(filepath.Join(proc, pid, "exe")); err == nil && program == own {
+			continue
+		}
+		if theirs, err := os.Readlink(filepath.Join(proc, pid, "ns", "net")); err == nil && theirs != network {
 			continue
 		}
 		out = append(out, Program{name, "process " + pid, argv[1:]})
@@ -137,7 +141,8 @@ func Translate(programs []Program, ours Ours) (*Migration, error) {
 func (m *Migration) take(s setting, from Program, ours Ours) {
 	out := LeftOut{What: "--" + s.name, Value: s.value, Where: fmt.Sprintf("%s (%s)", from.Name, from.From)}
 	flag := ours.Flags.Lookup(cmp.Or(translated[s.name], s.name))
-	i := slices.IndexFunc(ours.Foreign, func(f daemon.Foreign) bool { return f.Flag == s.name })
+	others := slices.Concat(ours.Foreign, ofDockershim)
+	i := slices.IndexFunc(others, func(f daemon.Foreign) bool { return f.Flag == s.name })
 	switch {
 	case translated[s.name] != "":
 		m.add(flag, s.value)
@@ -145,7 +150,7 @@ func (m *Migration) take(s setting, from Program, ours Ours) {
 	case s.name == "network-plugin" && (s.value == "cni" || s.value == ""): // it decides --network-mode
 		return
 	case i >= 0:
-		if out.Why, out.Refused = ours.Foreign[i].Verdict(s.value); out.Why == "" {
+		if out.Why, out.Refused = others[i].Verdict(s.value); out.Why == "" {
 			return
 		}
 	case flag == nil:

@@ -12,6 +12,7 @@ import (
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/kubernetes"
 )
 
 // cniPlugins is Debian's plugin directory.
@@ -68,22 +69,27 @@ func (c *Cluster) upNetworks(ctx context.Context) error {
 		return err
 	}
 	for _, host := range c.Nodes {
-		var ranges []string
-		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
-			node, err := client.CoreV1().Nodes().Get(ctx, host.Name, metav1.GetOptions{})
-			if err == nil {
-				ranges = node.Spec.PodCIDRs
-			}
-			return len(ranges) > 0, nil
-		})
-		if err != nil {
-			return fmt.Errorf("node %s has no pod CIDR yet: %w", host.Name, err)
-		}
-		if err := host.writeNetwork(ranges); err != nil {
+		if err := host.upNetwork(ctx, client); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// upNetwork configures the host's plugins when its Node has pod ranges.
+func (h *Host) upNetwork(ctx context.Context, client kubernetes.Interface) error {
+	var ranges []string
+	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+		node, err := client.CoreV1().Nodes().Get(ctx, h.Name, metav1.GetOptions{})
+		if err == nil {
+			ranges = node.Spec.PodCIDRs
+		}
+		return len(ranges) > 0, nil
+	})
+	if err != nil {
+		return fmt.Errorf("node %s has no pod CIDR yet: %w", h.Name, err)
+	}
+	return h.writeNetwork(ranges)
 }
 
 // writeNetwork writes a configuration with a bridge, one range per family, and hostPorts. Each node has its own plugin

@@ -61,11 +61,16 @@ func (c *Cluster) UpJoiner(ctx context.Context) error {
 			if _, err := joiner.Exec(ctx, joiner.shell("systemctl start kubelet-cri")...); err != nil {
 				return err
 			}
-			return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-				_, err := joiner.Exec(ctx, "test", "-S", "/var/run/cri-dockerd.sock")
-				return err == nil, nil
-			})
+			return joiner.awaitCRISocket(ctx)
 		}},
+	})
+}
+
+// awaitCRISocket waits until someone listens where kubeadm looks for Docker.
+func (h *Host) awaitCRISocket(ctx context.Context) error {
+	return wait.PollUntilContextTimeout(ctx, 20*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := h.Exec(ctx, "test", "-S", "/var/run/cri-dockerd.sock")
+		return err == nil, nil
 	})
 }
 

@@ -1,16 +1,18 @@
 #!/bin/sh
 # systemctl of a host without systemd: starts and stops what its unit files say. It knows EnvironmentFile=, ExecStart= and drop-ins, and what the scripts
 # of our packages request.
-action= units=
+action= units= now=
 while [ $# -gt 0 ]; do
 	case $1 in
 	-p) shift ;; # its value
+	--now) now=1 ;;
 	-q | --quiet) exec >/dev/null ;;
 	-*) ;;
 	*) [ -n "$action" ] && units="$units $1" || action=$1 ;;
 	esac
 	shift
 done
+[ "$action$now" != disable1 ] || action=stop
 case $action in
 daemon-reload | enable | disable) exit 0 ;;
 esac
@@ -43,6 +45,7 @@ stop() {
 	rm -f "$pid"
 }
 for name in $units; do
+	[ "$name" = "${name%.socket}" ] || continue # a program here listens itself
 	if ! of "$name"; then
 		[ "$action" != show ] || continue
 		echo "Unit $unit.service could not be found."

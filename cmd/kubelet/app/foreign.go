@@ -76,7 +76,7 @@ var ignoredHere = []daemon.Foreign{
 	{Flag: "require-kubeconfig", Bool: true, Why: "--kubeconfig or --api-servers is always required"},
 	{Flag: "network-plugin", Why: "the network follows from --network-mode"},
 	{Flag: "cadvisor-port", Why: noCadvisor},
-	{Flag: "container-runtime", Why: "the runtime is Docker"},
+	{Flag: "container-runtime", Same: []string{"docker"}, Why: "the runtime is Docker"},
 	{Flag: "configure-cbr0", Bool: true, Why: "the network follows from --network-mode"},
 	{Flag: "non-masquerade-cidr", Why: "use --non-masquerade-cidrs"},
 	{Flag: "pod-sandbox-image", Why: "use --pod-infra-container-image"},

@@ -129,6 +129,9 @@ func (o *hostDoctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, erro
 			s.InfraErr = errors.New("no such image")
 		}
 	}
+	if s.Left, err = engine.Containers.OfOthers(ctx); err != nil && s.EngineErr == nil {
+		s.Unread = append(s.Unread, "containers of other kubelets: "+err.Error())
+	}
 	if s.CgroupDriver, err = cgroupDriver(o.config, s.Platform.OS); err != nil {
 		return s, err
 	}

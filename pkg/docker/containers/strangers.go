@@ -1,12 +1,35 @@
 package containers
 
 import (
+	"context"
+	"slices"
+	"strings"
 	"sync"
 
+	"github.com/docker/docker/api/types/container"
+	"github.com/docker/docker/client"
 	"k8s.io/klog/v2"
 
 	"github.com/winkube/winkube/pkg/docker/engine"
+	"github.com/winkube/winkube/pkg/docker/identity"
 )
+
+// OfOthers returns the names of the containers, running or not, that another kubelet made for pods, sorted. This one neither ends nor counts them, and
+// cannot run the same pods beside them.
+func (ob *Observer) OfOthers(ctx context.Context) (names []string, err error) {
+	var list []container.Summary
+	err = ob.engine.Call(ctx, "list containers of other kubelets", func(ctx context.Context, c *client.Client) (err error) {
+		list, err = c.ContainerList(ctx, container.ListOptions{All: true, Filters: identity.Others()})
+		return err
+	})
+	for i := range list {
+		if identity.OfAnother(list[i].Labels) && len(list[i].Names) > 0 {
+			names = append(names, strings.TrimPrefix(list[i].Names[0], "/"))
+		}
+	}
+	slices.Sort(names)
+	return names, err
+}
 
 // maxTold is how many strangers are logged individually.
 const maxTold = 20

@@ -64,6 +64,15 @@ func (n Node) Holders() filters.Args {
 	return filters.NewArgs(filters.Arg("label", LabelNode+"="+string(n)), filters.Arg("label", LabelType+"="+TypeHolder))
 }
 
+// Others selects the containers that have the labels of a pod: ours and those of other kubelets.
+func Others() filters.Args { return filters.NewArgs(filters.Arg("label", LabelPodUID)) }
+
+// OfAnother says that another kubelet made a container for a pod: dockershim, or cri-dockerd for upstream's.
+func OfAnother(labels map[string]string) bool {
+	_, ours := labels[LabelNode]
+	return !ours && labels[LabelPodUID] != "" && (labels[LabelType] == TypeSandbox || labels[LabelType] == TypeContainer)
+}
+
 // ErrForeign says that by its labels a container does not belong to this node's pods.
 var ErrForeign = errors.New("not a container of this node's pods")
 
