@@ -1,4 +1,3 @@
-// Package firewalld tests pkg/network/firewalld with Debian's firewalld.
 package firewalld
 
 import (

@@ -1,0 +1,2 @@
+// Package firewalld tests pkg/network/firewalld with Debian's firewalld.
+package firewalld
