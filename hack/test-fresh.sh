@@ -115,7 +115,7 @@ mounts() {
 		rm "$root/tmp/hierarchies"
 	fi
 	mount -t tmpfs -o mode=755 tmpfs "$root/dev"
-	for device in null zero full random urandom tty kmsg fuse net/tun; do
+	for device in null zero full random urandom tty kmsg fuse net/tun loop-control loop{0..7}; do
 		[ -e "/dev/$device" ] || continue
 		mkdir -p "$(dirname "$root/dev/$device")"
 		touch "$root/dev/$device"
