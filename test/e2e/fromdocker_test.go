@@ -143,7 +143,7 @@ func (m *mover) gone() {
 // the drain has left, which the next kubelet removes.
 func (m *mover) rebooted() {
 	m.Helper()
-	m.mustRun("ip link delete cni0; rm -f " + m.host.NetworkConf() + "; iptables -t nat -S | grep -i -c cni; rm -rf " + m.host.Leases() + "; umount /var/lib/kubelet 2>&1; find /var/log/containers /var/log/pods -xtype l -print -delete")
+	m.mustRun("ip link delete cni0; rm -f " + m.host.NetworkConf() + "; iptables -t nat -S | grep -i -c cni; rm -rf " + m.host.Leases() + "; umount /var/lib/kubelet 2>&1; mkdir -p /var/log/containers /var/log/pods; find /var/log/containers /var/log/pods -xtype l -print -delete")
 	if now := m.hostState(m.host); now != m.initial {
 		m.Errorf("the host has\n%s\nthere was before\n%s", now, m.initial)
 	}

@@ -1,6 +1,7 @@
 package lab
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -104,11 +105,11 @@ func (h *Host) writeNetwork(ranges []string) error {
 		}
 		routes = append(routes, fmt.Sprintf(`{"dst": %q}`, all))
 	}
-	text := fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "lab", "plugins": [
+	text := fmt.Sprintf(`{"cniVersion": %q, "name": "lab", "plugins": [
  {"type": "bridge", "bridge": "cni0", "isGateway": true, "hairpinMode": true,
   "ipam": {"type": "host-local", "dataDir": %q, "ranges": [%s], "routes": [%s]}},
  {"type": "portmap", "capabilities": {"portMappings": true}}]}
-`, h.Leases(), strings.Join(subnets, ", "), strings.Join(routes, ", "))
+`, cmp.Or(h.cniVersion, "1.0.0"), h.Leases(), strings.Join(subnets, ", "), strings.Join(routes, ", "))
 	path := h.NetworkConf()
 	if have, err := os.ReadFile(path); err == nil && string(have) == text {
 		return nil

@@ -32,6 +32,7 @@ type Host struct {
 	cluster      *Cluster
 	engine       string         // of InstallEngine; "": the cluster's
 	moreSettings map[string]any // of the engine
+	cniVersion   string         // of its plugins' configuration; "": 1.0.0
 	moved        bool           // see MovePeer
 	number       int            // 1, 2, ... for nodes
 	ownMounts    bool           // see upMounts
