@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// The joiner can run a kubelet of 1.23, the last version but one whose dockershim ran pods in Docker. Its module compiles with today's Go.
+// The joiner can run a kubelet of 1.23, the last version whose dockershim ran pods in Docker. Its module compiles with today's Go.
 
 var dockershim = tool{
 	module: "kubelet-1.23", packages: []string{"k8s.io/kubernetes/cmd/kubelet"}, names: []string{"kubelet"}, dir: "kubelet-1.23",
