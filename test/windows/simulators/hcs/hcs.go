@@ -169,10 +169,12 @@ type layerCall struct {
 func (c layerCall) key() string { return strings.ToLower(c.path) }
 
 // volume returns the name of the volume of a mounted container layer. HCS returns a volume for an active container layer, and the directory itself
-// for an image layer, which is not a disk (hcsshim internal/wclayer/getlayermountpath.go; moby libcontainerd/local createWindows).
+// for an image layer, which is not a disk (hcsshim internal/wclayer/getlayermountpath.go; moby libcontainerd/local createWindows). Its name has no
+// trailing backslash: who needs one adds it (hcsshim v0.15.0 internal/layers/wcow_mount.go MountSandboxVolume; moby daemon/oci_windows.go). moby before 28
+// panics in a copy to C:\ if there is one (daemon/archive_windows.go).
 func (c layerCall) volume() string {
 	sum := sha1.Sum([]byte(c.key()))
-	return fmt.Sprintf(`\\?\Volume{%x-%x-%x-%x-%x}\`, sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
+	return fmt.Sprintf(`\\?\Volume{%x-%x-%x-%x-%x}`, sum[:4], sum[4:6], sum[6:8], sum[8:10], sum[10:16])
 }
 
 // missing refuses a call whose layer is not on disk.

@@ -76,7 +76,7 @@ func (h *HCS) create(id, document string) *refusal {
 		return refuse(invalidJSON, "SystemType is %q", d.SystemType)
 	case d.NetworkSharedContainerName != "" && h.systems[d.NetworkSharedContainerName] == nil:
 		return refuse(noSystem, "there is no system %s, whose network is to be shared", d.NetworkSharedContainerName)
-	case !d.HvPartition && (h.layers[c.key()] != prepared || d.VolumePath+`\` != c.volume()):
+	case !d.HvPartition && (h.layers[c.key()] != prepared || d.VolumePath != c.volume()):
 		return refuse(pathNotFound, "layer %s is not mounted at %s", d.LayerFolderPath, d.VolumePath)
 	case d.HvPartition && d.HvRuntime == nil:
 		return refuse(invalidJSON, "a container with a virtual machine has no HvRuntime")
