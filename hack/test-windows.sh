@@ -37,6 +37,9 @@ wait $builds || { cat "$logs/built"; exit 1; }
 cat "$logs/built"
 join() { WINKUBE_WINDOWS=${WINKUBE_JOINS-${WINKUBE_WINDOWS-}} WINKUBE_WINE=1 WINKUBE_E2E=1 tested -timeout 120m ./test/windows/suites/join | grep -vE '^=== (RUN|PAUSE|CONT|NAME)'; }
 measured "joins" join || exit
+# Another cluster, since the first one has IPv4 alone.
+dual() { WINKUBE_CLUSTER=${WINKUBE_CLUSTER-}d DUAL_STACK=1 WINKUBE_WINDOWS=20348 WINKUBE_WINE=1 WINKUBE_E2E=1 tested -timeout 20m -run '^TestDualStack$' ./test/windows/suites/join | grep -vE '^=== (RUN|PAUSE|CONT|NAME)'; }
+measured "dual stack" dual || exit
 step "packages' tests under Wine" go run ./test/windows/cover -only test
 measured "coverage" go run ./test/windows/cover -only report -goal 85 || exit
 account
