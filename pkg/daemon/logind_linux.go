@@ -95,6 +95,7 @@ func allowedDelay(conn *dbus.Conn) (time.Duration, error) {
 	return time.Duration(min(micros, 1<<53)) * time.Microsecond, nil
 }
 
+// writeDelay writes the file as a whole.
 func writeDelay(config string, grace time.Duration) error {
 	if err := os.MkdirAll(filepath.Dir(config), 0o755); err != nil {
 		return err

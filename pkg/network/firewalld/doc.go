@@ -2,7 +2,7 @@
 //
 //	firewalld (starts, reloads) --D-Bus--> Keep --> bridge in zone trusted        firewalld --D-Bus--> Look --> State, for the doctor
 //
-// Only a bridge that the kubelet makes needs it. firewalld drops what an interface without a zone receives, and forgets at each start and reload what was
+// Only a bridge that the kubelet makes needs it. firewalld rejects what an interface without a zone receives, and forgets at each start and reload what was
 // set at run time.
 package firewalld
 

@@ -53,7 +53,7 @@ func Keep(ctx context.Context, bridge string) error {
 			return nil
 		}
 		if !told {
-			klog.ErrorS(err, "Cannot ask the message bus about firewalld; if it runs, put the pods' bridge into a zone that accepts: firewall-cmd --zone=trusted --add-interface="+bridge)
+			klog.ErrorS(err, "Cannot ask the message bus about firewalld; if it runs, put the pods' bridge into a zone that accepts: firewall-cmd --zone="+Zone+" --add-interface="+bridge)
 			told = true
 		}
 		select {
