@@ -4,6 +4,7 @@ import (
 	"archive/tar"
 	"bytes"
 	"encoding/json"
+	"errors"
 	"io"
 	"maps"
 	"os"
@@ -17,6 +18,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/layout"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/validate"
+	"github.com/opencontainers/image-spec/schema"
 
 	"github.com/winkube/winkube/test/output"
 )
@@ -86,6 +88,38 @@ func layerOf(t *testing.T, image v1.Image) map[string]tar.Header {
 	}
 }
 
+// meetsSpecification checks an image layout's documents against the JSON schemas and validators of OCI's own image specification.
+func meetsSpecification(t *testing.T, dir string) {
+	t.Helper()
+	check := func(as schema.Validator, name ...string) (document struct {
+		Manifests []struct{ Digest string }
+		Config    struct{ Digest string }
+	}) {
+		t.Helper()
+		data, err := os.ReadFile(filepath.Join(append([]string{dir}, name...)...))
+		if err == nil {
+			err = errors.Join(as.Validate(bytes.NewReader(data)), json.Unmarshal(data, &document))
+		}
+		if err != nil {
+			t.Errorf("%s as %s: %v", filepath.Join(name...), as, err)
+		}
+		return document
+	}
+	blob := func(digest string) []string {
+		algorithm, sum, _ := strings.Cut(digest, ":")
+		return []string{"blobs", algorithm, sum}
+	}
+	check(schema.ValidatorMediaTypeLayoutHeader, "oci-layout")
+	manifests := check(schema.ValidatorMediaTypeImageIndex, "index.json").Manifests
+	if len(manifests) == 0 {
+		t.Errorf("the index of %s names no manifest", dir)
+	}
+	for _, one := range manifests {
+		manifest := check(schema.ValidatorMediaTypeManifest, blob(one.Digest)...)
+		check(schema.ValidatorMediaTypeImageConfig, blob(manifest.Config.Digest)...)
+	}
+}
+
 // TestImages: the archive is the same each time, holds one valid image in OCI's and in Docker's older form, and that image is what the manifests expect.
 func TestImages(t *testing.T) {
 	for _, c := range []struct {
@@ -102,8 +136,9 @@ func TestImages(t *testing.T) {
 		if !bytes.Equal(data, archived(t, c.program)) {
 			t.Errorf("%s: a second archive differs", c.program.Name)
 		}
-		path := layout.Path(unpacked(t, data))
-		index, err := path.ImageIndex()
+		dir := unpacked(t, data)
+		meetsSpecification(t, dir)
+		index, err := layout.Path(dir).ImageIndex()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -181,7 +216,9 @@ func TestSkopeo(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		index, err := layout.Path(unpacked(t, data)).ImageIndex()
+		dir := unpacked(t, data)
+		meetsSpecification(t, dir)
+		index, err := layout.Path(dir).ImageIndex()
 		if err != nil {
 			t.Fatal(err)
 		}
