@@ -6,7 +6,7 @@ packages=()
 for purpose in "$@"; do
 	case $purpose in
 	cluster) packages+=(docker.io iproute2 iptables nftables conntrack procps util-linux ca-certificates curl) ;;
-	wine) packages+=(wine64 gcc-mingw-w64-x86-64) ;;
+	wine) packages+=(wine64 gcc-mingw-w64-x86-64 libarchive-tools) ;; # bsdtar is Windows' tar.exe
 	cni) packages+=(containernetworking-plugins) ;;
 	crun) packages+=(crun) ;;
 	docs) packages+=(mkdocs mkdocs-material graphviz fonts-dejavu-core) ;;

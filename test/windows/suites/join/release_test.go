@@ -2,6 +2,7 @@ package join
 
 import (
 	"archive/zip"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -40,10 +41,11 @@ func TestRelease(t *testing.T) {
 		m.runs(cluster.Root, nil, "go", "build", "-o", tool, "./hack/release")
 		root, programs, version := m.older(os.Getenv("WINKUBE_OLDER"))
 		m.unpack(`C:\older`, tool, root, programs, version)
-		m.unpack(`C:\newer`, tool, cluster.Root, filepath.Join(bin, "newer"), newer)
+		archive := m.unpack(`C:\newer`, tool, cluster.Root, filepath.Join(bin, "newer"), newer)
 		m.joinsFrom(`C:\older`)
 		m.servesSamples(`C:\older`)
 		kept := m.containers()
+		m.staysWhole(version, archive, `C:\half`)
 		m.changesTo(newer, `C:\newer`, "upgrade", "version "+newer+" now runs instead of the previous one")
 		m.staysNewer(`C:\older`)
 		m.changesTo(version, `C:\newer`, "rollback", "the previous version runs again")
@@ -96,8 +98,8 @@ func (m *member) older(commit string) (root, programs, version string) {
 }
 
 // unpack has tool, which is hack/release, make a zip archive of programs in a checkout. It compares its sum with SHA256SUMS and unpacks it into a directory, as an
-// administrator does.
-func (m *member) unpack(to, tool, root, programs, version string) {
+// administrator does, and returns the archive's path.
+func (m *member) unpack(to, tool, root, programs, version string) string {
 	m.Helper()
 	begin := time.Now()
 	out := filepath.Join(m.TempDir(), "release")
@@ -123,6 +125,75 @@ func (m *member) unpack(to, tool, root, programs, version string) {
 		m.extract(f, to)
 	}
 	m.did("zip of "+version+": made, unpacked", fmt.Sprintf("%d files, %s", len(archive.File), seconds(time.Since(begin))))
+	return filepath.Join(out, name)
+}
+
+// staysWhole: half of the newer archive, as a download that was cut off leaves it, replaces nothing. libarchive's bsdtar unpacks it, which Windows has
+// as tar.exe. It names the fault, and leaves the files before the cut.
+func (m *member) staysWhole(version, archive, to string) {
+	m.Helper()
+	data, err := os.ReadFile(archive)
+	if err != nil {
+		m.Fatal(err)
+	}
+	dir := m.TempDir()
+	half := filepath.Join(dir, "half.zip")
+	if err := os.WriteFile(half, data[:len(data)/2], 0o644); err != nil {
+		m.Fatal(err)
+	}
+	sums, err := os.ReadFile(filepath.Join(filepath.Dir(archive), "SHA256SUMS"))
+	if sum := sha256.Sum256(data[:len(data)/2]); err != nil || strings.Contains(string(sums), hex.EncodeToString(sum[:])) {
+		m.Errorf("%v: half an archive has a sum of the whole one's", err)
+	}
+	if _, err := zip.OpenReader(half); err == nil {
+		m.Error("half an archive has a directory of its files")
+	}
+	files := filepath.Join(dir, "files")
+	if err := os.Mkdir(files, 0o755); err != nil {
+		m.Fatal(err)
+	}
+	said, err := output.Of(exec.CommandContext(m.Context(), "bsdtar", "-xf", half, "-C", files))
+	if err == nil || strings.TrimSpace(said.Stderr) == "" {
+		m.Errorf("bsdtar unpacks half an archive: %v: %s", err, said)
+	}
+	m.Logf("bsdtar: %s", said.Stderr)
+	if err := m.Own(m.Path(to)); err != nil {
+		m.Fatal(err)
+	}
+	for _, one := range services {
+		program, err := os.ReadFile(filepath.Join(files, one.exe))
+		if err != nil {
+			continue // behind the cut
+		}
+		if err := m.WriteProgram(m.Path(to+`\`+one.exe), program); err != nil {
+			m.Fatal(err)
+		}
+		whole, err := os.ReadFile(m.Path(`C:\newer\` + one.exe))
+		if err != nil {
+			m.Fatal(err)
+		}
+		if bytes.Equal(program, whole) {
+			continue
+		}
+		said, err := m.Finish(m.agentAt(to+`\`+one.exe, []string{"service", "upgrade"})) // it has its length, and zeros behind the cut
+		if err == nil {
+			m.Errorf("a part of %s as an upgrade: %s", one.exe, said)
+		}
+		m.Logf("a part of %s: %v: %.300s", one.exe, err, said.Stderr)
+	}
+	m.run(version)
+	m.did("zip: half an archive", "refused")
+}
+
+// run wants both services' programs in a version.
+func (m *member) run(version string) {
+	m.Helper()
+	for _, one := range services {
+		said, err := m.Finish(m.Command(m.Context(), `C:\k\`+one.exe, "--version=full"))
+		if text := strings.ReplaceAll(said.Stdout, "\r", ""); err != nil || !strings.Contains(text, "\nwinkube "+version+"\n") {
+			m.Errorf("%s prints %q, %v; want version %s", one.exe, text, err, version)
+		}
+	}
 }
 
 func (m *member) extract(f *zip.File, to string) {
@@ -207,12 +278,7 @@ func (m *member) changesTo(version, dir, verb, want string) {
 		m.doesWith(dir+`\`+one.exe, want, verb)
 	}
 	m.until(3*time.Minute, "Node Ready after "+verb, func(context.Context) error { return m.ready(begin) })
-	for _, one := range services {
-		said, err := m.Finish(m.Command(m.Context(), `C:\k\`+one.exe, "--version=full"))
-		if text := strings.ReplaceAll(said.Stdout, "\r", ""); err != nil || !strings.Contains(text, "\nwinkube "+version+"\n") {
-			m.Errorf("after %s %s prints %q, %v; want version %s", verb, one.exe, text, err, version)
-		}
-	}
+	m.run(version)
 	m.services()
 	pods, err := watched.Pods().Lister().Pods(m.space).List(labels.Everything())
 	if err != nil {
