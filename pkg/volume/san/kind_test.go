@@ -292,6 +292,22 @@ func TestReboot(t *testing.T) {
 	r.want("left", r.left(), "")
 }
 
+// TestReleasedTogether: two disks of a target whose pods end at the same time leave no session, record or device behind.
+func TestReleasedTogether(t *testing.T) {
+	r := newRig(t)
+	other := func(s *v1.ISCSIVolumeSource) { s.Lun = 1 }
+	for i := range 40 {
+		r.MustPrepare(pod("a", iscsiSource()))
+		r.MustPrepare(pod("b", iscsiSource(other)))
+		r.clean("a")
+		r.clean("b")
+		r.released()
+		if got := r.left(); got != "" {
+			t.Fatalf("round %d: left %q", i, got)
+		}
+	}
+}
+
 // TestBusy: a disk that something still uses keeps its session, and is released when that has ended.
 func TestBusy(t *testing.T) {
 	r := newRig(t)

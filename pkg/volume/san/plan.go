@@ -220,6 +220,8 @@ type ending struct {
 	// others are the ways that other disks of this node use.
 	others []string
 	forgot bool // forgetWays was done
+	kept   bool // and left to other disks what they used
+	gone   bool // the record is deleted
 }
 
 // nextDown returns the next step to release a disk. The error says why it must stay. It is pure.

@@ -77,6 +77,15 @@ func (r *record) sameDisk(other *record) bool {
 	return overlaps(r.WWIDs, other.WWIDs)
 }
 
+// own adds sessions to those that are ours, as far as the disk uses them.
+func (r *record) own(portals []string) {
+	for _, p := range portals {
+		if slices.Contains(r.Portals, p) && !slices.Contains(r.Ours, p) {
+			r.Ours = append(r.Ours, p)
+		}
+	}
+}
+
 // use is one volume of a pod, on disk.
 type use struct {
 	uid  types.UID

@@ -72,7 +72,7 @@ func (w *work) takeDown(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if err := w.once(ctx, st); err != nil || st.do == forgetRecord {
+		if err := w.once(ctx, st); err != nil || w.seen.gone {
 			return err
 		}
 	}
@@ -135,10 +135,9 @@ func (w *work) do(ctx context.Context, st step) error {
 	case disconnect:
 		return w.disconnect(ctx, st.on)
 	case forgetWays:
-		w.seen.forgot = true
 		return w.forgetWays(ctx)
 	case forgetRecord:
-		return k.forget(w.record)
+		return w.forgetRecord(ctx)
 	}
 	return fmt.Errorf("step %q is not known", st)
 }
@@ -170,6 +169,7 @@ func (w *work) look() error {
 	s.recorded = err == nil && (s.mounted && !have.Adopted || have.describes(*w.record))
 	if err == nil {
 		s.readOnly, s.begun, w.record.Begun, w.record.Finds = have.ReadOnly, have.Begun, have.Begun, have.Finds
+		w.record.own(have.Ours)
 	}
 	if w.volume == nil {
 		return nil
@@ -259,11 +259,7 @@ func (k *Kind) save(r *record, more []string) error {
 			more = append(more, other.Ours...)
 		}
 	}
-	for _, p := range more {
-		if slices.Contains(r.Portals, p) && !slices.Contains(r.Ours, p) {
-			r.Ours = append(r.Ours, p)
-		}
-	}
+	r.own(more)
 	return k.tree.write(r)
 }
 
@@ -280,12 +276,7 @@ func (k *Kind) forget(r *record) error {
 			continue
 		}
 		before := len(other.Ours)
-		for _, p := range r.Ours {
-			if slices.Contains(other.Portals, p) && !slices.Contains(other.Ours, p) {
-				other.Ours = append(other.Ours, p)
-			}
-		}
-		if len(other.Ours) > before {
+		if other.own(r.Ours); len(other.Ours) > before {
 			if err := k.tree.write(&other); err != nil {
 				return err
 			}
@@ -330,6 +321,7 @@ func (w *work) disconnect(ctx context.Context, portal string) error {
 		if err := w.lookEnding(); err != nil || slices.Contains(w.seen.others, portal) {
 			return err
 		}
+		w.forgetAgain() // its record stayed while there was a session
 		return w.kind.protocol.disconnect(ctx, w.record, w.path(portal))
 	})
 }
@@ -340,7 +332,30 @@ func (w *work) forgetWays(ctx context.Context) error {
 		if err := w.lookEnding(); err != nil {
 			return err
 		}
-		return w.kind.protocol.forget(ctx, w.record, len(w.seen.others) > 0)
+		w.seen.forgot, w.seen.kept = true, len(w.seen.others) > 0
+		return w.kind.protocol.forget(ctx, w.record, w.seen.kept)
+	})
+}
+
+func (w *work) forgetAgain() {
+	w.seen.forgot = false
+	delete(w.seen.tried, step{do: forgetWays})
+	delete(w.seen.tried, step{do: forgetRecord})
+}
+
+// forgetRecord deletes the disk's record. Two disks of a target that are released at the same time leave its sessions to each other, so the
+// last one looks again: what the other has left is its to end.
+func (w *work) forgetRecord(ctx context.Context) error {
+	return w.target(ctx, func() error {
+		if err := w.lookEnding(); err != nil {
+			return err
+		}
+		if st, err := nextDown(w.record, &w.seen); err != nil || st.do != forgetRecord || w.seen.kept && len(w.seen.others) == 0 {
+			w.forgetAgain()
+			return err
+		}
+		w.seen.gone = true
+		return w.kind.forget(w.record)
 	})
 }
 
