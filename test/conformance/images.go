@@ -30,12 +30,13 @@ type maker struct {
 	cluster  *lab.Cluster
 	dir      string
 	upstream string            // the directory of upstream's module
+	machine  *lab.Machine      // that needs the images, nil: the nodes do
 	tags     map[string]string // upstream's images by name without registry: agnhost:2.63.0 -> 127.0.0.1:5999/e2e-test-images/agnhost:2.63.0
 }
 
-// upImages builds missing images and loads them into every engine that lacks them.
-func upImages(ctx context.Context, cluster *lab.Cluster) error {
-	m := &maker{cluster: cluster, dir: imagesDir(cluster)}
+// upImages builds missing images and loads them into every engine that lacks them: the nodes', and a machine's if it is not nil.
+func upImages(ctx context.Context, cluster *lab.Cluster, machine *lab.Machine) error {
+	m := &maker{cluster: cluster, dir: imagesDir(cluster), machine: machine}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		return err
 	}
@@ -271,6 +272,22 @@ func (m *maker) staticImages(context.Context) ([]image, error) {
 	return images, nil
 }
 
+// engine is an engine that runs the suite's pods.
+type engine interface {
+	HasImage(ctx context.Context, name, content string) bool
+	Load(ctx context.Context, path string) error
+}
+
+func (m *maker) engines() (all []engine) {
+	for _, node := range m.cluster.Nodes {
+		all = append(all, node.Engine())
+	}
+	if m.machine != nil {
+		all = append(all, m.machine)
+	}
+	return all
+}
+
 // load loads images into each engine that lacks one of them. It writes the archive first if it does not exist.
 func (m *maker) load(ctx context.Context, name string, images []image) error {
 	var list []built
@@ -287,8 +304,8 @@ func (m *maker) load(ctx context.Context, name string, images []image) error {
 	}
 	archive := filepath.Join(m.dir, name+"-"+sum(text)[:12]+".tar")
 	var group errgroup.Group
-	for _, node := range m.cluster.Nodes {
-		engine, missing := node.Engine(), ""
+	for _, engine := range m.engines() {
+		missing := ""
 		for _, img := range list {
 			if missing == "" && !engine.HasImage(ctx, img.Name, img.content) {
 				missing = img.Name

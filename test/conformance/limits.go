@@ -104,9 +104,9 @@ var limits = []limit{
 	},
 }
 
-// limitsHere returns the limits that apply to this machine, with proxies that relay or do not, and with interfaces of pods by
-// kubelet or engine; "": the default.
-func limitsHere(relayed bool, podInterfaces string) ([]limit, error) {
+// limitsHere returns the limits that apply to this machine, or to the virtual one, with the options' proxies, and with interfaces of
+// pods by kubelet or engine; "": the default.
+func limitsHere(o options, podInterfaces string) ([]limit, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return nil, err
@@ -121,8 +121,8 @@ func limitsHere(relayed bool, podInterfaces string) ([]limit, error) {
 		return nil, err
 	}
 	m := machine{
-		sysResource: bounding>>capSysResource&1 == 1,
-		relayed:     relayed,
+		sysResource: o.vm || bounding>>capSysResource&1 == 1,
+		relayed:     o.relayed(),
 		sctpPorts:   podInterfaces == "kubelet" || strings.Contains(string(protocols), "\nSCTP "),
 	}
 	var here []limit

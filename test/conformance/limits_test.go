@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,7 +24,7 @@ func TestModeLimits(t *testing.T) {
 		{port, "", "", "", !sctp}, {port, "connect", "", "engine", !sctp}, {port, "", "", "kubelet", false},
 	} {
 		o := options{wide: true, sigs: []string{"sig-network"}, proxy: c.proxy, lacks: c.lacks}
-		limits, err := limitsHere(o.relayed(), c.interfaces)
+		limits, err := limitsHere(o, c.interfaces)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,5 +32,30 @@ func TestModeLimits(t *testing.T) {
 		if len(p.Cannot) == 1 != c.out || len(p.Tests) == 1 == c.out {
 			t.Errorf("PROXY_MODE=%s PROXY_LACKS=%s POD_INTERFACES=%s: runs %q, leaves out %q", c.proxy, c.lacks, c.interfaces, p.Tests, p.Cannot)
 		}
+	}
+}
+
+// TestVMRuns: on the virtual machine run tests that need what a real host has, and a part of sig-node; nothing that restarts nodes or takes long.
+func TestVMRuns(t *testing.T) {
+	o := options{vm: true, sigs: []string{"sig-node", "sig-storage"}}
+	limits, err := limitsHere(o, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	runs := []string{
+		"[sig-node] PrivilegedPod [NodeConformance] should enable privileged commands [LinuxOnly]",
+		"[sig-node] Mount propagation should propagate mounts within defined scopes",
+		"[sig-node] Pods should support remote command execution over websockets [NodeConformance] [Conformance]",
+		"[sig-storage] In-tree Volumes [Driver: local] [LocalVolumeType: dir] [Testpattern: Pre-provisioned PV (default fs)] subPath should support existing directory",
+	}
+	p := pick(append([]string{
+		"[sig-storage] In-tree Volumes [Driver: local] [LocalVolumeType: dir] [Testpattern: Pre-provisioned PV (default fs)] subPath should support restarting containers [Slow]",
+		"[sig-storage] PersistentVolumes-local [Volume type: dir] Two pods mounting a local volume [Flaky]",
+		"[sig-node] kubelet [Feature:NodeLogQuery] should return the Microsoft-Windows-Security-SPP logs",
+		"[sig-apps] Job should allow to use a pod failure policy to ignore failure matching on exit code",
+		"[sig-storage] EmptyDir volumes should support (non-root,0777,default) [LinuxOnly] [NodeConformance] [Conformance]",
+	}, runs...), o, limits)
+	if !slices.Equal(p.Tests, runs) || len(p.Cannot) > 0 {
+		t.Errorf("runs %q, leaves out %q", p.Tests, p.Cannot)
 	}
 }

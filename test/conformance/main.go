@@ -29,13 +29,14 @@ From the environment:
   SIGS        groups of tests, separated by commas (` + defaultSIGs + `)
   FOCUS       regular expression that a test's name must match
   SKIP        regular expression that a test's name must not match
-  PROCS       tests that run in parallel, 1 to 64 (8)
+  PROCS       tests that run in parallel, 1 to 64 (8; 3 with VM)
   NODES       number of schedulable nodes, 1 to 3 (2); three are in three zones
   SERIAL      1: only the Serial tests, one after another
   ALL         1: also tests that are not [Conformance]; needs a FOCUS
   WIDE        1: tests beyond [Conformance] of ` + wideSIGs + `
               that need no cloud, feature gate, driver or privileged pod
   SUBSET      1: a selection that takes a few minutes
+  VM          1: on the virtual machine of make test-vm, which runs it: tests that need privileged pods, and a part of sig-node
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
   DUAL_STACK  1: a cluster whose nodes, pods and Services have addresses of both families
   PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
@@ -59,6 +60,7 @@ type options struct {
 	all         bool
 	wide        bool
 	subset      bool
+	vm          bool   // on the virtual machine instead of the nodes
 	dual        bool   // addresses of both families
 	network     string // --network-mode; "": host-gateway
 	proxy       string // --proxy-mode of proxies; "": the default
@@ -73,17 +75,7 @@ type options struct {
 // parse parses options from environment variables.
 func parse(getenv func(string) string) (options, error) {
 	o := options{procs: 8, nodes: 2}
-	sigs := getenv("SIGS")
-	switch {
-	case sigs != "":
-	case getenv("STORAGE") != "":
-		sigs = storageSIGs
-	case getenv("WIDE") == "1":
-		sigs = wideSIGs
-	default:
-		sigs = defaultSIGs
-	}
-	o.sigs = strings.FieldsFunc(sigs, func(r rune) bool { return r == ',' || r == ' ' })
+	o.sigs = strings.FieldsFunc(groups(getenv), func(r rune) bool { return r == ',' || r == ' ' })
 	for name, to := range map[string]**regexp.Regexp{"FOCUS": &o.focus, "SKIP": &o.skip} {
 		if value := getenv(name); value != "" {
 			pattern, err := regexp.Compile(value)
@@ -108,13 +100,19 @@ func parse(getenv func(string) string) (options, error) {
 		}
 		*number.to = n
 	}
-	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "WIDE": &o.wide, "SUBSET": &o.subset, "DUAL_STACK": &o.dual} {
+	for name, to := range map[string]*bool{"SERIAL": &o.serial, "ALL": &o.all, "WIDE": &o.wide, "SUBSET": &o.subset, "DUAL_STACK": &o.dual, "VM": &o.vm} {
 		switch value := getenv(name); value {
 		case "", "0":
 		case "1":
 			*to = true
 		default:
 			return o, fmt.Errorf("%s: got %q, want 1 or nothing", name, value)
+		}
+	}
+	if o.vm {
+		o.nodes = 1
+		if getenv("PROCS") == "" {
+			o.procs = 3
 		}
 	}
 	if o.engine = getenv("ENGINE_API"); o.engine != "" && !slices.Contains(lab.EngineAPIs, o.engine) {
@@ -148,6 +146,21 @@ func parse(getenv func(string) string) (options, error) {
 	return o, o.combinable()
 }
 
+// groups returns the groups of tests, those of SIGS or of the selection.
+func groups(getenv func(string) string) string {
+	switch {
+	case getenv("SIGS") != "":
+		return getenv("SIGS")
+	case getenv("STORAGE") != "":
+		return storageSIGs
+	case getenv("VM") == "1":
+		return vmSIGs
+	case getenv("WIDE") == "1":
+		return wideSIGs
+	}
+	return defaultSIGs
+}
+
 // parseProxy parses the settings of network and proxies.
 func (o *options) parseProxy(getenv func(string) string) error {
 	if o.network = getenv("NETWORK_MODE"); o.network == "host-gateway" {
@@ -167,6 +180,9 @@ func (o *options) combinable() error {
 	}
 	if o.storage != "" && (o.all || o.wide || o.subset) {
 		return errors.New("STORAGE cannot be combined with ALL, WIDE or SUBSET, because it selects its own tests: leave them out")
+	}
+	if o.vm && (o.all || o.subset || o.wide || o.storage != "" || o.serial) {
+		return errors.New("VM=1 cannot be combined with ALL, SERIAL, STORAGE, SUBSET or WIDE, because it selects its own tests: leave them out")
 	}
 	if o.wide && (o.all || o.subset) {
 		return errors.New("WIDE=1 cannot be combined with ALL or SUBSET: leave them out")
@@ -260,13 +276,17 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 	if err := cluster.Up(ctx); err != nil {
 		return err
 	}
+	var m *lab.Machine
+	if o.vm {
+		m = cluster.NewMachine(filepath.Join(root, "_output/vm"))
+	}
 	var p plan
 	for _, step := range []struct {
 		name string
 		do   func(context.Context) error
 	}{
 		{"suite", cluster.BuildSuite},
-		{"suite's images", func(ctx context.Context) error { return upImages(ctx, cluster) }},
+		{"suite's images", func(ctx context.Context) error { return upImages(ctx, cluster, m) }},
 		{"cluster DNS", func(ctx context.Context) error { return upDNS(ctx, cluster) }},
 		{"selection", func(ctx context.Context) (err error) {
 			p, err = choose(ctx, cluster, dir, o)
@@ -281,7 +301,14 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 	if len(p.Tests) == 0 {
 		return errors.New("no test matches SIGS, FOCUS and SKIP: widen them; go run ./test/conformance -help lists the variables")
 	}
-	if o.nodes == 1 {
+	if o.vm {
+		ready, err := onlyMachine(ctx, cluster, m)
+		if err != nil {
+			return err
+		}
+		defer ready()
+	}
+	if o.nodes == 1 && !o.vm {
 		last := cluster.Nodes[len(cluster.Nodes)-1].Name
 		if _, err := cluster.Kubectl(ctx, "cordon", last); err != nil {
 			return err

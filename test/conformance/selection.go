@@ -81,7 +81,7 @@ func choose(ctx context.Context, cluster *lab.Cluster, dir string, o options) (p
 	if err != nil {
 		return plan{}, fmt.Errorf("cannot list the suite's tests: %w: %s", err, errors.String())
 	}
-	limits, err := limitsHere(o.relayed(), os.Getenv("POD_INTERFACES"))
+	limits, err := limitsHere(o, os.Getenv("POD_INTERFACES"))
 	if err != nil {
 		return plan{}, err
 	}
@@ -137,6 +137,8 @@ func (o options) includes(name string) bool {
 	switch {
 	case o.storage != "":
 		return ofStorage.MatchString(name)
+	case o.vm:
+		return ofMachine(name)
 	case o.wide:
 		return !leftOut(name, o.dual)
 	}
@@ -154,6 +156,9 @@ func (o options) describe() string {
 	}
 	if o.storage != "" {
 		words[0] = "tests of provisioned volumes of " + strings.Join(o.sigs, ", ")
+	}
+	if o.vm {
+		words[0] = "tests for a virtual machine of " + strings.Join(o.sigs, ", ")
 	}
 	if o.subset {
 		words = append(words, "the subset for everyday")
@@ -187,6 +192,9 @@ func (o options) describe() string {
 	if o.dual {
 		words = append(words, dualMark+"1")
 	}
+	if o.vm {
+		words = append(words, machineMark+"1")
+	}
 	if o.release != "" {
 		words = append(words, releaseMark+o.release)
 	}
@@ -204,6 +212,7 @@ const (
 	networkMark, proxyMark, lacksMark  = "NETWORK_MODE=", "PROXY_MODE=", "PROXY_LACKS="
 	releaseMark                        = "ENGINE="
 	runtimeMark, dualMark, controlMark = "RUNTIME=", "DUAL_STACK=", "CONTROL_PLANE="
+	machineMark                        = "VM="
 )
 
 // relayed tells whether proxies connect to endpoints for the clients on their host.
@@ -239,6 +248,9 @@ func (o options) around() string {
 	}
 	if o.dual {
 		words = append(words, dualMark+"1")
+	}
+	if o.vm {
+		words = append(words, machineMark+"1")
 	}
 	return strings.Join(words, " ")
 }

@@ -104,14 +104,17 @@ func (s *session) argv() ([]string, error) {
 		argv = append(argv, "--focus= "+regexp.QuoteMeta(name)+"$")
 	}
 	argv = append(argv, filepath.Join(s.cluster.Tools, "e2e.test"), "--",
+		"--num-nodes="+strconv.Itoa(s.options.nodes), // without it, tests that need two nodes skip themselves
 		"--kubeconfig="+s.cluster.Kubeconfig(),
 		"--kubectl-path="+s.cluster.KubectlPath(),
 		"--provider=local",
 		"--node-os-distro=debian",
-		"--num-nodes="+strconv.Itoa(s.options.nodes), // without it, tests that need two nodes skip themselves
 	)
-	if s.options.nodes == 1 {
-		argv = append(argv, "--allowed-not-ready-nodes=1") // the cordoned node
+	switch {
+	case s.options.vm:
+		argv = append(argv, "--allowed-not-ready-nodes="+strconv.Itoa(len(s.cluster.Nodes))) // the cordoned ones
+	case s.options.nodes == 1:
+		argv = append(argv, "--allowed-not-ready-nodes=1")
 	}
 	driver, err := s.options.driverArgs(s.dir)
 	return append(argv, driver...), err

@@ -136,6 +136,18 @@ func (m *Machine) run(ctx context.Context, stdin, line string) (stdout string, e
 	return said.Stdout, err
 }
 
+// HasImage reports whether the machine's engine has an image with that name and content.
+func (m *Machine) HasImage(ctx context.Context, name, content string) bool {
+	out, err := m.Run(ctx, "docker image inspect -f '{{index .Config.Labels \""+contentLabel+"\"}}' "+name)
+	return err == nil && strings.TrimSpace(out) == content
+}
+
+// Load loads a tar file in the format of docker save into the machine's engine.
+func (m *Machine) Load(ctx context.Context, path string) error {
+	_, err := m.run(ctx, path, "docker load -q")
+	return err
+}
+
 // Images writes the cluster's own images to files in the machine's directory, in the format of docker save, and returns their paths.
 func (m *Machine) Images() (paths []string, err error) {
 	for _, img := range images() {

@@ -1,0 +1,51 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"regexp"
+	"strings"
+
+	"github.com/winkube/winkube/test/lab"
+)
+
+// vmSIGs are the groups with tests that need more of a machine than the cluster's hosts have.
+const vmSIGs = "sig-node,sig-apps,sig-storage"
+
+// ofVM matches what VM=1 runs beside the engine's subset: tests with privileged containers, host directories, OOM scores and journald.
+var ofVM = regexp.MustCompile(strings.Join([]string{
+	`PrivilegedPod`, `should run the container as privileged when true`, `Mount propagation`,
+	`HostPath should`, `PersistentVolumes-expansion loopback`,
+	`\[Driver: hostPath\] \[Testpattern: Inline-volume \(default fs\)\] (subPath|volumes)`,
+	`\[LocalVolumeType: dir\] \[Testpattern: Pre-provisioned PV \(default fs\)\] (subPath|volumes)`,
+	`PersistentVolumes-local \[Volume type: dir\] (One pod|Two pods)`,
+	`Job should allow to use`, `Job containers restarted by container restart policy`, `Job should run a job to completion when tasks sometimes fail and are not locally`,
+	`Pod InPlace Resize Container guaranteed qos - 1 container with resize policy \[Feature:InPlacePodVerticalScaling\] ` +
+		`(cpu & mem restart resizing cpu & mem in the same direction|cpu restart resizing cpu$|mem restart resizing mem$)`,
+	`NodeLogQuery\] should return the (kubelet logs|last three lines of the kubelet logs|error)`,
+}, "|"))
+
+var unfit = regexp.MustCompile(`\[(Serial|Slow|Disruptive|Flaky)\]`)
+
+func ofMachine(name string) bool {
+	return !unfit.MatchString(name) && (ofVM.MatchString(name) || sigOf(name) == "sig-node" && engineSubset.MatchString(name))
+}
+
+// onlyMachine keeps pods of tests off the cluster's nodes, so that they run on a machine, which must be a node. The returned function undoes it.
+func onlyMachine(ctx context.Context, cluster *lab.Cluster, m *lab.Machine) (undo func(), err error) {
+	if _, err := cluster.Kubectl(ctx, "wait", "--for=condition=Ready", "--timeout=1m", "node/"+m.Name); err != nil {
+		return nil, fmt.Errorf("VM=1 needs the virtual machine as a node, which make test-vm sets up: %w", err)
+	}
+	undo = func() {
+		for _, node := range cluster.Nodes {
+			_, _ = cluster.Kubectl(context.WithoutCancel(ctx), "uncordon", node.Name)
+		}
+	}
+	for _, node := range cluster.Nodes {
+		if _, err := cluster.Kubectl(ctx, "cordon", node.Name); err != nil {
+			undo()
+			return nil, err
+		}
+	}
+	return undo, nil
+}
