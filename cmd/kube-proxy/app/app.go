@@ -117,7 +117,7 @@ func run(args []string) (int, error) {
 				return err
 			}
 		}
-		for _, note := range o.notes(fs, w.settings.backEnd) {
+		for _, note := range o.notes(fs, w.settings) {
 			klog.InfoS(note)
 		}
 		addresses, err := w.open(ctx)
@@ -294,7 +294,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, nodeEvent)
 	})
 	// From here on, the host changes.
-	tune()
+	tune(s.tracked)
 	s.setFirewall(ctx, sys)
 	if s.backEnd != byConnect {
 		if err := removeConnect(s.connectCgroup); err != nil { // they would keep handling connections with stale data

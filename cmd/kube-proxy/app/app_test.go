@@ -36,7 +36,7 @@ func TestOldCommandLines(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.serviceInterface != "vEthernet (HNS Internal NIC)" || s.config.Node.Name != "win1" || o.server() != "192.0.2.1:8080" || len(o.notes(fs, s.backEnd)) > 0 {
+	if s.serviceInterface != "vEthernet (HNS Internal NIC)" || s.config.Node.Name != "win1" || o.server() != "192.0.2.1:8080" || len(o.notes(fs, s)) > 0 {
 		t.Errorf("settings are %+v", s)
 	}
 	if s.config.Healthz != netip.MustParseAddrPort("0.0.0.0:10256") || s.config.Metrics != netip.MustParseAddrPort("127.0.0.1:10249") {
@@ -44,20 +44,20 @@ func TestOldCommandLines(t *testing.T) {
 	}
 	t.Setenv("KUBE_NETWORK", "l2bridge")
 	o, fs = mustParse(t, "--v=4", "--proxy-mode=kernelspace", "--hostname-override=win1", `--kubeconfig=c:\k\config`, "--network-name=vxlan0", "--source-vip=10.244.1.2",
-		"--enable-dsr=false", "--log-dir="+t.TempDir(), "--logtostderr=false", "--feature-gates=WinOverlay=true", "--cluster-cidr=10.244.0.0/16")
+		"--enable-dsr=false", "--log-dir="+t.TempDir(), "--logtostderr=false", "--feature-gates=WinOverlay=true", "--conntrack-min=7", "--cluster-cidr=10.244.0.0/16")
 	if s, err = o.settings(windows); err != nil {
 		t.Fatal(err)
 	}
 	if h := s.hns; s.backEnd != byHNS || s.config.Mode != "kernelspace" || h.Network != "vxlan0" || h.SourceVIP.String() != "10.244.1.2" || h.DSR {
 		t.Errorf("settings are %+v", s)
 	}
-	if notes := o.notes(fs, s.backEnd); len(notes) != 1 || !strings.Contains(notes[0], "WinOverlay") {
+	if notes := o.notes(fs, s); len(notes) != 2 || !strings.Contains(notes[0], "Ignored --conntrack-min=7") || !strings.Contains(notes[1], "WinOverlay") {
 		t.Errorf("notes %q", notes)
 	}
 	if s, err = o.settings(linux); err != nil || s.backEnd != byRelay || s.config.Mode != "userspace" {
 		t.Errorf("on Linux: %+v %v", s, err)
 	}
-	notes := strings.Join(o.notes(fs, s.backEnd), "\n")
+	notes := strings.Join(o.notes(fs, s), "\n")
 	for _, want := range []string{"kernelspace", "KUBE_NETWORK=l2bridge", "--network-name=vxlan0", "--source-vip=10.244.1.2", "--enable-dsr=false", "WinOverlay"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("no note of %s in\n%s", want, notes)
@@ -68,13 +68,13 @@ func TestOldCommandLines(t *testing.T) {
 func TestSettings(t *testing.T) {
 	t.Setenv(envInterface, "")
 	o, _ := mustParse(t, "--master=x", "--nodeport-addresses=192.0.2.7/24,fd00::/64", "--healthz-bind-address=[::]:1", "--metrics-bind-address=127.0.0.1", "--metrics_port=2",
-		"--network-mode=upstream", "--route-next-hop=pod-gateway", "--udp-timeout=250ms", "--client-share=25")
+		"--network-mode=upstream", "--route-next-hop=pod-gateway", "--udp-timeout=250ms", "--client-share=25", "--conntrack-max-per-core=1", "--conntrack-min=200000")
 	s, err := o.settings(linux)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if s.config.Node.Name != "host1" || s.config.Healthz.String() != "[::]:1" || s.config.Metrics.String() != "127.0.0.1:2" || s.mode != routes.Upstream ||
-		s.nextHop != routes.PodGateway || s.udpIdle != 250*time.Millisecond || s.clientShare != 25 || len(s.nodePorts) != 2 || s.nodePorts[0].String() != "192.0.2.0/24" {
+		s.nextHop != routes.PodGateway || s.udpIdle != 250*time.Millisecond || s.clientShare != 25 || s.tracked != 200000 || len(s.nodePorts) != 2 || s.nodePorts[0].String() != "192.0.2.0/24" {
 		t.Errorf("settings are %+v", s)
 	}
 	for _, share := range []string{"0", "101"} {
@@ -96,6 +96,7 @@ func TestMistakes(t *testing.T) {
 		{"", "want --kubeconfig or --master"},
 		{"--master=x --hostname-override=a_b", "--hostname-override=a_b"},
 		{"--master=x --proxy-mode=iptables", "--proxy-mode=iptables: want auto, userspace"},
+		{"--master=x --conntrack-min=-1", "--conntrack-min=-1: want 0 or more"},
 		{"--master=x --cluster-cidr=10.0.0.0", "--cluster-cidr=10.0.0.0: want a range"},
 		{"--master=x --nodeport-addresses=10.0.0.0/33", "--nodeport-addresses=10.0.0.0/33"},
 		{"--master=x --nodeport-addresses=primary,10.0.0.0/8", "--nodeport-addresses=primary"},

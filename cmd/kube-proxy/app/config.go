@@ -40,6 +40,8 @@ var bindings = []daemon.Binding{
 	{Path: "winkernel.enableDSR", Flag: "enable-dsr"},
 	{Path: "clusterCIDR", Flag: "cluster-cidr"},
 	{Path: "nodePortAddresses", Flag: "nodeport-addresses"},
+	{Path: "conntrack.maxPerCore", Flag: "conntrack-max-per-core"},
+	{Path: "conntrack.min", Flag: "conntrack-min"},
 	{Path: "conntrack.udpStreamTimeout", Flag: "udp-timeout"},
 	{Path: "configSyncPeriod", Flag: "config-sync-period"},
 	{Path: "featureGates", Flag: "feature-gates"},
@@ -61,6 +63,12 @@ func setDefaults(c *config.KubeProxyConfiguration) {
 	fill(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
 	fill(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
 	fill(&c.Conntrack.UDPStreamTimeout.Duration, 2*time.Minute)
+	if c.Conntrack.MaxPerCore == nil {
+		c.Conntrack.MaxPerCore = new(int32(32 << 10))
+	}
+	if c.Conntrack.Min == nil {
+		c.Conntrack.Min = new(int32(128 << 10))
+	}
 }
 
 // assign sets a field whose type is a number type of another module.

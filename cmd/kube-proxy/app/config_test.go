@@ -64,7 +64,7 @@ func TestConfigFileOfKubeadm(t *testing.T) {
 		s.config.Metrics.String() != defaultMetrics || s.config.Mode != "userspace" {
 		t.Errorf("options %+v, settings %+v", o, s)
 	}
-	if notes := o.notes(fs, s.backEnd); len(notes) > 0 {
+	if notes := o.notes(fs, s); len(notes) > 0 {
 		t.Errorf("said of empty fields: %q", notes)
 	}
 }
@@ -75,7 +75,7 @@ func TestConfigFile(t *testing.T) {
 hostnameOverride: Node1
 bindAddress: "fd00::1"
 nodePortAddresses: [10.0.0.0/8, "fd00::/64"]
-conntrack: {udpStreamTimeout: 90s, min: 7}
+conntrack: {udpStreamTimeout: 90s, min: 7, tcpBeLiberal: true}
 iptables: {syncPeriod: 10s, masqueradeBit: 14}
 featureGates: {A: true, B: false}
 oomScoreAdj: -999
@@ -91,10 +91,10 @@ metricsBindAddress: 127.0.0.1:1
 		s.config.Resync.Seconds() != 10 || s.config.Metrics.Port() != 2 || s.config.Healthz.String() != "[::]:10256" || o.config.FeatureGates["B"] || len(o.config.FeatureGates) != 2 || fs.Lookup("v").Value.String() != "3" {
 		t.Errorf("options %+v, settings %+v", o, s)
 	}
-	want := []string{"Ignored conntrack.min (proxy.yaml:7)", "Ignored iptables.masqueradeBit (proxy.yaml:8)", "Ignored oomScoreAdj (proxy.yaml:10)"}
+	want := []string{"Ignored conntrack.tcpBeLiberal (proxy.yaml:7)", "Ignored iptables.masqueradeBit (proxy.yaml:8)", "Ignored oomScoreAdj (proxy.yaml:10)"}
 	for _, part := range want {
-		if n := len(slices.DeleteFunc(o.notes(fs, s.backEnd), func(note string) bool { return !strings.Contains(note, part) })); n != 1 {
-			t.Errorf("%s was said %d times in %q", part, n, o.notes(fs, s.backEnd))
+		if n := len(slices.DeleteFunc(o.notes(fs, s), func(note string) bool { return !strings.Contains(note, part) })); n != 1 {
+			t.Errorf("%s was said %d times in %q", part, n, o.notes(fs, s))
 		}
 	}
 	o.writeConfigTo = filepath.Join(t.TempDir(), "out.yaml")
@@ -211,8 +211,8 @@ func TestRetiredFlags(t *testing.T) {
 	t.Setenv(envInterface, "")
 	o, fs := mustParse(t, "--master=x", "--masquerade-all", "--conntrack-min", "0", "--conntrack-max-per-core=0", "--ipvs-strict-arp=true", "--oom-score-adj=-999",
 		"--detect-local-mode=NodeCIDR", "--bind-address-hard-fail", "--proxy-port-range=1-2", "--cleanup-ipvs")
-	if _, err := o.settings(linux); err != nil || fs.NArg() > 0 {
-		t.Errorf("%v, left over %q", err, fs.Args())
+	if s, err := o.settings(linux); err != nil || fs.NArg() > 0 || s.tracked != 0 {
+		t.Errorf("%v, left over %q, %+v", err, fs.Args(), s)
 	}
 	if code := Main([]string{"--init-only"}); code != 0 {
 		t.Errorf("--init-only: exit code %d", code)

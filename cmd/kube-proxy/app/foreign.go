@@ -5,7 +5,7 @@ import "github.com/winkube/winkube/pkg/daemon"
 // Why settings of upstream's kube-proxy have no effect here.
 const (
 	noNAT         = "the proxy relays connections or uses HNS; its NAT rules are for SCTP alone"
-	noConntrack   = "the proxy relays connections itself and does not use connection tracking"
+	noConntrack   = "the proxy relays connections itself, whatever connection tracking knows of them"
 	noLogStream   = "all of the log goes to standard error or --log-file"
 	noCadvisor    = "there is no cAdvisor"
 	everyLoopback = "node ports are served on loopback unless --nodeport-addresses excludes it"
@@ -43,9 +43,7 @@ var foreign = []daemon.Foreign{
 	{Flag: "boot-id-file", Why: noCadvisor},
 	{Flag: "machine-id-file", Why: noCadvisor},
 	{Flag: "oom-score-adj", Field: "oomScoreAdj", Why: "start the process with the score that you want"},
-	{Flag: "conntrack-max", Why: noConntrack},
-	{Flag: "conntrack-max-per-core", Field: "conntrack.maxPerCore", Why: noConntrack},
-	{Flag: "conntrack-min", Field: "conntrack.min", Why: noConntrack},
+	{Flag: "conntrack-max", Why: "use --conntrack-min"},
 	{Flag: "conntrack-tcp-timeout-established", Field: "conntrack.tcpEstablishedTimeout", Why: noConntrack},
 	{Flag: "conntrack-tcp-timeout-close-wait", Field: "conntrack.tcpCloseWaitTimeout", Why: noConntrack},
 	{Flag: "conntrack-tcp-be-liberal", Field: "conntrack.tcpBeLiberal", Bool: true, Why: noConntrack},

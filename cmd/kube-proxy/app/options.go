@@ -63,6 +63,8 @@ func (o *options) addFlags(fs *pflag.FlagSet) {
 	fs.StringSliceVar(&c.NodePortAddresses, "nodeport-addresses", c.NodePortAddresses, "`ranges` of this host's addresses that serve node ports; primary: the addresses of the Node (default: all)")
 	fs.StringVar(&c.ClusterCIDR, "cluster-cidr", c.ClusterCIDR, "`range` of all pods, or an IPv4 and an IPv6 range, separated by a comma; routes are written only to ranges within it")
 	fs.DurationVar(&c.Conntrack.UDPStreamTimeout.Duration, "udp-timeout", c.Conntrack.UDPStreamTimeout.Duration, "how long a UDP session may be idle; single requests with a response last 10s at most")
+	fs.Int32Var(c.Conntrack.MaxPerCore, "conntrack-max-per-core", *c.Conntrack.MaxPerCore, "`entries` of the kernel's connection tracking for each processor: the proxy raises net.netfilter.nf_conntrack_max to this where it is lower, --cleanup restores it; 0: leave it; for Linux")
+	fs.Int32Var(c.Conntrack.Min, "conntrack-min", *c.Conntrack.Min, "least `entries` of connection tracking, however few processors; without effect if --conntrack-max-per-core is 0")
 	fs.IntVar(&o.clientShare, "client-share", 50, "`percent` of each limit that one client's address may have: connections and sessions of a Service's port and of the node, source ports to one endpoint; for userspace")
 	fs.DurationVar(&c.IPTables.SyncPeriod.Duration, "iptables-sync-period", c.IPTables.SyncPeriod.Duration, "how often everything on the host is compared with the desired state")
 	fs.StringVar(&o.networkMode, "network-mode", "host-gateway", "the same as the kubelet's. host-gateway: write routes to the pods of other nodes; overlay: write the tunnels to them; upstream, external, cni: write nothing. Use host-gateway with a CNI plugin that only configures its own node")
@@ -127,8 +129,14 @@ func (o *options) server() string {
 }
 
 // notes returns one line for each option that has no effect, with the reason.
-func (o *options) notes(fs *pflag.FlagSet, backEnd string) []string {
+func (o *options) notes(fs *pflag.FlagSet, s *settings) []string {
 	var out []string
+	backEnd := s.backEnd
+	for _, name := range []string{"conntrack-max-per-core", "conntrack-min"} {
+		if f := fs.Lookup(name); s.windows && (f.Changed || o.file.Sets(name)) {
+			out = append(out, fmt.Sprintf("Ignored --%s=%s: Windows has no such table", name, f.Value))
+		}
+	}
 	if o.config.Mode == "kernelspace" && backEnd != byHNS {
 		out = append(out, "Using --proxy-mode=userspace instead of kernelspace: only Windows has HNS load balancers. The same Services are served")
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"time"
@@ -30,6 +31,7 @@ type settings struct {
 	nodePorts        []netip.Prefix
 	udpIdle          time.Duration
 	clientShare      int
+	tracked          int // least entries of connection tracking; 0: as the host has it
 	windows          bool
 	mode             routes.Mode
 	nextHop          routes.NextHop
@@ -83,11 +85,20 @@ func (o *options) setModes(s *settings) error {
 	return nil
 }
 
-func (o *options) setTimes(*settings) error {
+func (o *options) setTimes(s *settings) error {
 	for flag, value := range map[string]time.Duration{"config-sync-period": o.config.ConfigSyncPeriod.Duration, "udp-timeout": o.config.Conntrack.UDPStreamTimeout.Duration, "iptables-sync-period": o.config.IPTables.SyncPeriod.Duration} {
 		if value <= 0 {
 			return fmt.Errorf("--%s=%s: must be longer than 0", flag, value)
 		}
+	}
+	perCore, least := *o.config.Conntrack.MaxPerCore, *o.config.Conntrack.Min
+	for flag, value := range map[string]int32{"conntrack-max-per-core": perCore, "conntrack-min": least} {
+		if value < 0 {
+			return fmt.Errorf("--%s=%d: want 0 or more", flag, value)
+		}
+	}
+	if perCore > 0 {
+		s.tracked = max(int(least), int(perCore)*runtime.NumCPU())
 	}
 	if o.clientShare < 1 || o.clientShare > 100 {
 		return fmt.Errorf("--client-share=%d: want a percentage from 1 to 100", o.clientShare)

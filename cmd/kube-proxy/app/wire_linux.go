@@ -51,9 +51,10 @@ func removePackets(ctx context.Context) error {
 	return packets.New(packets.Config{Run: command.Patient(command.New(), iptablesPatience, iptablesPause), Host: packets.NewHost()}).Remove(ctx)
 }
 
-// tune changes the settings of this program and its host that the plane needs, and logs each of them.
-func tune() {
-	changes, err := tuning.Apply(loops())
+// tune changes the settings of this program and its host that the plane needs, and logs each of them. tracked is the least number of
+// entries of connection tracking; 0: as the host has it.
+func tune(tracked int) {
+	changes, err := tuning.Apply(loops(), tracked)
 	for _, c := range changes {
 		klog.InfoS("Changed a setting for the relay", "setting", c.Name, "before", c.Before, "now", c.After)
 	}

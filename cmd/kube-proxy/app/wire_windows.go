@@ -32,7 +32,7 @@ func newPackets(relay.Addresses, []netip.Prefix) proxy.Backend { return nil }
 func removePackets(context.Context) error { return nil }
 
 // tune changes nothing: the relay needs no other settings on Windows.
-func tune() {}
+func tune(int) {}
 
 func untune() error { return nil }
 

@@ -4,11 +4,16 @@ import (
 	"cmp"
 	"fmt"
 	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-const portRange = "/proc/sys/net/ipv4/ip_local_port_range"
+const (
+	portRange = "/proc/sys/net/ipv4/ip_local_port_range"
+	tableSize = "/proc/sys/net/netfilter/nf_conntrack_max" // missing while nothing tracks connections
+)
 
 // usualPorts is the size of the kernel's default range.
 const usualPorts = 28232
@@ -30,6 +35,11 @@ func SourcePorts() int {
 // hard one: Go raises it at start.
 func HostCapacity() Capacity {
 	c := Capacity{Files: mostFiles, Ports: cmp.Or(SourcePorts(), usualPorts)}
+	if text, err := os.ReadFile(tableSize); err == nil {
+		if n, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil {
+			c.Tracked = max(0, n)
+		}
+	}
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil && limit.Cur < mostFiles {
 		c.Files = int(limit.Cur)

@@ -33,6 +33,7 @@ const (
 type Capacity struct {
 	Files   int  // descriptors that this process may have open
 	Ports   int  // source ports of this host
+	Tracked int  // entries of this host's connection tracking; 0: it tracks nothing
 	OnePool bool // a source port serves one connection, whatever its endpoint
 	Share   int  // percentage of each limit for one client address, from 1 to 100; anything else: 50
 	UDP     int  // percentage of the source ports for UDP sessions, from 1 to 100; anything else: 50
@@ -77,6 +78,12 @@ func (c Capacity) limits() limits {
 		udp = defaultUDP
 	}
 	l.sessions = max(1, min(c.Ports*udp/100, l.files/4))
+	// A relayed connection has two entries in the table of connection tracking: the client's and the endpoint's. If the table is
+	// full, the kernel drops packets of all new connections of this host. So three eighths stay for others.
+	if c.Tracked > 0 {
+		l.connections = min(l.connections, c.Tracked/4)
+		l.sessions = max(1, min(l.sessions, c.Tracked/16))
+	}
 	// Some of the ports towards one endpoint stay available for the host's own connections, and for the kernel's
 	// search, which becomes slow when few are free.
 	l.ports = quota{max(1, c.Ports-c.Ports/16), part(c.Ports, share)}

@@ -70,6 +70,9 @@ func TestLimits(t *testing.T) {
 		{"a tiny one", Capacity{Files: 64, Ports: 28232}, 32, 8, 4, 15, 7, 4, quota{26468, 14116}},
 		{"Windows", Capacity{Files: 1 << 20, Ports: 16384, OnePool: true}, 1<<20 - 4096, 8192, 4096, 15360, 7680, 512, quota{15360, 8192}},
 		{"a quarter for each client", Capacity{Files: 524288, Ports: 28232, Share: 25}, 520192, 14116, 7058, 253038, 63259, 512, quota{26468, 7058}},
+		{"tables as kernels have them below 4 GiB", Capacity{Files: 524288, Ports: 28232, Tracked: 65536}, 520192, 4096, 2048, 16384, 8192, 512, quota{26468, 14116}},
+		{"a table as the proxy makes it", Capacity{Files: 524288, Ports: 28232, Tracked: 131072}, 520192, 8192, 4096, 32768, 16384, 512, quota{26468, 14116}},
+		{"a tiny table", Capacity{Files: 524288, Ports: 28232, Tracked: 1}, 520192, 1, 1, 1, 1, 512, quota{26468, 14116}},
 		{"nothing known", Capacity{}, 0, 1, 1, 1, 1, 0, quota{1, 1}},
 	} {
 		l := c.c.limits()

@@ -7,13 +7,20 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 )
 
-const reusePort = "/proc/sys/net/ipv4/tcp_tw_reuse"
+// setting is a kernel setting that outlives the proxy.
+type setting struct{ name, path string }
+
+var (
+	reusePort = setting{"net.ipv4.tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse"}
+	tableSize = setting{"net.netfilter.nf_conntrack_max", "/proc/sys/net/netfilter/nf_conntrack_max"} // missing while nothing tracks connections
+)
 
 // Values of tcp_tw_reuse.
 const (
@@ -21,15 +28,16 @@ const (
 	reuseLoopback = "2" // the kernel's default
 )
 
-// Apply changes the settings for so many loops. It returns the changes made, even with an error. Call it once, before
-// the first loop starts.
-func Apply(loops int) (changes []Change, err error) {
+// Apply changes the settings for so many loops, and for so many entries of connection tracking; 0: as many as the host has. It
+// returns the changes made, even with an error. Call it once, before the first loop starts.
+func Apply(loops, tracked int) (changes []Change, err error) {
 	if loops > 0 {
 		changes = append(changes, addProcessors(loops))
 	}
 	changes = append(changes, unlockMemory()...)
 	reuse, err := reusePorts()
-	return append(changes, reuse...), err
+	table, tableErr := tableSize.raise(tracked)
+	return slices.Concat(changes, reuse, table), errors.Join(err, tableErr)
 }
 
 // addProcessors gives Go's scheduler one more processor for each loop, which occupies one while it waits for its next
@@ -53,35 +61,59 @@ func unlockMemory() []Change {
 	return []Change{{"RLIMIT_MEMLOCK", strconv.FormatUint(limit.Cur, 10), "unlimited"}}
 }
 
-// settingNote returns the file that records that we changed tcp_tw_reuse in this network namespace. Like the setting,
-// it does not survive a reboot.
-func settingNote() string {
+// note returns the file that records our change of the setting in this network namespace: the value before, and ours. Like the
+// setting, it does not survive a reboot.
+func (s setting) note() string {
 	space, err := os.Readlink("/proc/thread-self/ns/net")
 	if err != nil {
 		space = "net"
 	}
-	return filepath.Join("/run/winkube-proxy", "tcp_tw_reuse-"+strings.Trim(strings.TrimPrefix(space, "net:"), "[]"))
+	return filepath.Join("/run/winkube-proxy", filepath.Base(s.path)+"-"+strings.Trim(strings.TrimPrefix(space, "net:"), "[]"))
 }
 
-func noteSetting(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
+func (s setting) read() (string, error) {
+	text, err := os.ReadFile(s.path)
+	return strings.TrimSpace(string(text)), err
+}
+
+// change sets the setting. It records that first, so that the change of a killed proxy is known, and keeps the record of an earlier one: the
+// value before that is the host's.
+func (s setting) change(before, after string) ([]Change, error) {
+	note := s.note()
+	host := before
+	if earlier, err := os.ReadFile(note); err == nil {
+		if was, ours, ok := strings.Cut(string(earlier), " "); ok && ours == before {
+			host = was
+		}
 	}
-	return os.WriteFile(path, []byte(reuseLoopback), 0o644)
+	noted := errors.Join(os.MkdirAll(filepath.Dir(note), 0o755), os.WriteFile(note, []byte(host+" "+after), 0o644))
+	if noted != nil {
+		noted = fmt.Errorf("cannot record that %s was %s; --cleanup will not restore it: %w", s.name, before, noted)
+	}
+	if err := os.WriteFile(s.path, []byte(after), 0o644); err != nil {
+		if host == before {
+			_ = os.Remove(note)
+		}
+		return nil, err
+	}
+	return []Change{{s.name, before, after}}, noted
 }
 
-// Restore restores the kernel's setting if a proxy changed it and no one has changed it since.
-func Restore() error {
-	note := settingNote()
-	before, err := os.ReadFile(note)
+// Restore restores the host's settings that a proxy changed and no one has changed since.
+func Restore() error { return errors.Join(reusePort.restore(), tableSize.restore()) }
+
+func (s setting) restore() error {
+	note := s.note()
+	text, err := os.ReadFile(note)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	if now, readErr := os.ReadFile(reusePort); err == nil && readErr == nil && strings.TrimSpace(string(now)) == reuseAlways {
-		err = os.WriteFile(reusePort, before, 0o644)
+	before, after, _ := strings.Cut(string(text), " ")
+	if now, readErr := s.read(); err == nil && readErr == nil && now == after {
+		err = os.WriteFile(s.path, []byte(before), 0o644)
 	}
 	if err = errors.Join(err, os.Remove(note)); err != nil {
-		return fmt.Errorf("cannot restore net.ipv4.tcp_tw_reuse: %w", err)
+		return fmt.Errorf("cannot restore %s: %w", s.name, err)
 	}
 	return nil
 }
@@ -91,17 +123,28 @@ func Restore() error {
 // forwards the client's end, so it is the first to close each connection to an endpoint and keeps it in TIME_WAIT for a
 // minute, with a source port for that endpoint: 470 connections per second would use them up.
 func reusePorts() ([]Change, error) {
-	setting, err := os.ReadFile(reusePort)
-	if err != nil || strings.TrimSpace(string(setting)) != reuseLoopback {
+	now, err := reusePort.read()
+	if err != nil || now != reuseLoopback {
 		return nil, nil // a kernel without the setting does not reuse ports; another value is an administrator's decision
 	}
-	note := settingNote() // before the change, so that the change of a killed proxy is known
-	if noteErr := noteSetting(note); noteErr != nil {
-		err = fmt.Errorf("cannot record that net.ipv4.tcp_tw_reuse was %s; --cleanup will not restore it: %w", reuseLoopback, noteErr)
+	changes, err := reusePort.change(reuseLoopback, reuseAlways)
+	if err != nil && changes == nil {
+		err = fmt.Errorf("cannot make the kernel reuse source ports in TIME_WAIT; many short connections to one endpoint can exhaust them: %w", err)
 	}
-	if writeErr := os.WriteFile(reusePort, []byte(reuseAlways), 0o644); writeErr != nil {
-		_ = os.Remove(note)
-		return nil, fmt.Errorf("cannot make the kernel reuse source ports in TIME_WAIT; many short connections to one endpoint can exhaust them: %w", writeErr)
+	return changes, err
+}
+
+// raise makes the table of connection tracking larger, if it is smaller. One table serves all network namespaces, and only the host's own can
+// set it.
+func (s setting) raise(entries int) ([]Change, error) {
+	text, err := s.read()
+	now, notNumber := strconv.Atoi(text)
+	if err != nil || notNumber != nil || now >= entries {
+		return nil, nil // nothing tracks connections, or enough of them
 	}
-	return []Change{{"net.ipv4.tcp_tw_reuse", reuseLoopback, reuseAlways}}, err
+	changes, err := s.change(text, strconv.Itoa(entries))
+	if err != nil && changes == nil {
+		err = fmt.Errorf("cannot raise %s from %d to %d; the relay holds a quarter of it in connections: %w", s.name, now, entries, err)
+	}
+	return changes, err
 }

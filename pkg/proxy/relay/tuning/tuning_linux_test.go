@@ -2,9 +2,9 @@ package tuning
 
 import (
 	"os"
+	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"testing"
 
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
@@ -14,18 +14,18 @@ import (
 func TestPortsRestored(t *testing.T) {
 	nstest.In(t)
 	setting := func() string {
-		text, err := os.ReadFile(reusePort)
+		text, err := reusePort.read()
 		if err != nil {
 			t.Skipf("this kernel has no such setting: %v", err)
 		}
-		return strings.TrimSpace(string(text))
+		return text
 	}
 	set := func(value string) {
-		if err := os.WriteFile(reusePort, []byte(value), 0o644); err != nil {
+		if err := os.WriteFile(reusePort.path, []byte(value), 0o644); err != nil {
 			t.Skipf("cannot change settings here: %v", err)
 		}
 	}
-	t.Cleanup(func() { _ = os.Remove(settingNote()) })
+	t.Cleanup(func() { _ = os.Remove(reusePort.note()) })
 	for _, c := range []struct{ before, meanwhile, used, after string }{
 		{"2", "", "1", "2"},
 		{"2", "0", "1", "0"}, // changed by others since
@@ -46,6 +46,51 @@ func TestPortsRestored(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestTableRaised: the table of connection tracking grows to what is wanted and never shrinks. The host's size comes back, also after a proxy that was
+// killed and one that wanted more.
+func TestTableRaised(t *testing.T) {
+	table := setting{"net.netfilter.nf_conntrack_max", filepath.Join(t.TempDir(), "table-"+filepath.Base(t.TempDir()))}
+	t.Cleanup(func() { _ = os.Remove(table.note()) })
+	raise := func(entries int, want string) {
+		t.Helper()
+		before, _ := table.read()
+		changes, err := table.raise(entries)
+		now, readErr := table.read()
+		if err != nil || readErr != nil || now != want || len(changes) > 0 != (before != want) {
+			t.Errorf("%d wanted of %s: it is %s, changes %v (%v, %v); want %s", entries, before, now, changes, err, readErr, want)
+		}
+	}
+	restored := func(want string) {
+		t.Helper()
+		for range 2 {
+			if err := table.restore(); err != nil {
+				t.Error(err)
+			}
+		}
+		if now, err := table.read(); err != nil || now != want {
+			t.Errorf("restored, it is %s, %v; want %s", now, err, want)
+		}
+	}
+	if changes, err := table.raise(100); err != nil || len(changes) > 0 {
+		t.Errorf("nothing tracks connections: %v, %v", changes, err)
+	}
+	set := func(value string) {
+		if err := os.WriteFile(table.path, []byte(value+"\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	set("65536")
+	raise(0, "65536")
+	raise(1000, "65536")
+	raise(131072, "131072")
+	raise(131072, "131072") // as after a kill
+	raise(262144, "262144")
+	restored("65536")
+	raise(131072, "131072")
+	set("90000") // by others, since
+	restored("90000")
 }
 
 // TestProcessors: Go's scheduler has one more processor for each loop, and the change is reported.
