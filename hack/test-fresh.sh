@@ -156,6 +156,10 @@ if [ "${1-}" = contained ]; then
 			mount --bind "$dir" "$root$dir"
 			choices+=("$name=$dir")
 		done
+		dir=${STATICCHECK_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/staticcheck}
+		mkdir -p "$dir" "$root$dir"
+		mount --bind "$dir" "$root$dir"
+		choices+=("STATICCHECK_CACHE=$dir")
 	fi
 	# pivot_root, not chroot: a container's first process also pivots, and a process that joins its mounts later starts at their root.
 	cd "$root"

@@ -17,6 +17,8 @@ import (
 // setting is a kernel setting that outlives the proxy.
 type setting struct{ name, path string }
 
+var notes = "/run/winkube-proxy" // a variable for tests
+
 var (
 	reusePort = setting{"net.ipv4.tcp_tw_reuse", "/proc/sys/net/ipv4/tcp_tw_reuse"}
 	tableSize = setting{"net.netfilter.nf_conntrack_max", "/proc/sys/net/netfilter/nf_conntrack_max"} // missing while nothing tracks connections
@@ -68,7 +70,7 @@ func (s setting) note() string {
 	if err != nil {
 		space = "net"
 	}
-	return filepath.Join("/run/winkube-proxy", filepath.Base(s.path)+"-"+strings.Trim(strings.TrimPrefix(space, "net:"), "[]"))
+	return filepath.Join(notes, filepath.Base(s.path)+"-"+strings.Trim(strings.TrimPrefix(space, "net:"), "[]"))
 }
 
 func (s setting) read() (string, error) {
@@ -108,7 +110,10 @@ func (s setting) restore() error {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
-	before, after, _ := strings.Cut(string(text), " ")
+	before, after, ok := strings.Cut(string(text), " ")
+	if !ok { // of an earlier version, which changed tcp_tw_reuse alone
+		after = reuseAlways
+	}
 	if now, readErr := s.read(); err == nil && readErr == nil && now == after {
 		err = os.WriteFile(s.path, []byte(before), 0o644)
 	}

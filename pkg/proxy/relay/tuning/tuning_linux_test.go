@@ -10,9 +10,17 @@ import (
 	"github.com/winkube/winkube/pkg/proxy/relay/nstest"
 )
 
+// notesIn has notes in a directory of the test.
+func notesIn(t *testing.T) {
+	before := notes
+	notes = t.TempDir()
+	t.Cleanup(func() { notes = before })
+}
+
 // TestPortsRestored: the setting for TIME_WAIT is restored if it is still ours, once, by any proxy that cleans up.
 func TestPortsRestored(t *testing.T) {
 	nstest.In(t)
+	notesIn(t)
 	setting := func() string {
 		text, err := reusePort.read()
 		if err != nil {
@@ -25,7 +33,6 @@ func TestPortsRestored(t *testing.T) {
 			t.Skipf("cannot change settings here: %v", err)
 		}
 	}
-	t.Cleanup(func() { _ = os.Remove(reusePort.note()) })
 	for _, c := range []struct{ before, meanwhile, used, after string }{
 		{"2", "", "1", "2"},
 		{"2", "0", "1", "0"}, // changed by others since
@@ -48,11 +55,28 @@ func TestPortsRestored(t *testing.T) {
 	}
 }
 
+// TestEarlierNote: a setting that an earlier version of the proxy has changed is restored.
+func TestEarlierNote(t *testing.T) {
+	notesIn(t)
+	s := setting{"net.ipv4.tcp_tw_reuse", filepath.Join(t.TempDir(), "tcp_tw_reuse")}
+	for path, text := range map[string]string{s.path: "1\n", s.note(): "2"} {
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := s.restore(); err != nil {
+		t.Error(err)
+	}
+	if now, err := s.read(); err != nil || now != "2" {
+		t.Errorf("restored, it is %s, %v", now, err)
+	}
+}
+
 // TestTableRaised: the table of connection tracking grows to what is wanted and never shrinks. The host's size comes back, also after a proxy that was
 // killed and one that wanted more.
 func TestTableRaised(t *testing.T) {
-	table := setting{"net.netfilter.nf_conntrack_max", filepath.Join(t.TempDir(), "table-"+filepath.Base(t.TempDir()))}
-	t.Cleanup(func() { _ = os.Remove(table.note()) })
+	notesIn(t)
+	table := setting{"net.netfilter.nf_conntrack_max", filepath.Join(t.TempDir(), "nf_conntrack_max")}
 	raise := func(entries int, want string) {
 		t.Helper()
 		before, _ := table.read()
