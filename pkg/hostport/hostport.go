@@ -49,6 +49,9 @@ type Config struct {
 	Backend proxy.Backend
 	// Rules lead clients past the Backend; nil: there are none.
 	Rules *Rules
+	// NodePort names the Service that has this port of protocol SCTP as a node port; "": none has. No socket holds such a port, so that rules
+	// would take it from the Service. nil: no Service is known.
+	NodePort func(port uint16) string
 	// Event records an Event on a pod. It must not block.
 	Event func(namespace, name, uid, kind, reason, message string)
 	Clock clock.WithTicker
@@ -212,7 +215,7 @@ func (m *Manager) sync(ctx context.Context) bool {
 	m.mu.Lock()
 	pods, sure := maps.Clone(m.pods), m.found && len(m.unsure) == 0
 	m.mu.Unlock()
-	table, taken := tableOf(pods)
+	table, taken := tableOf(pods, m.cfg.NodePort)
 	asked := map[proxy.ServiceName]served{}
 	for _, p := range pods {
 		asked[p.routes[0].Service.ServiceName] = p
@@ -258,8 +261,21 @@ func (m *Manager) lead(ctx context.Context, table *proxy.Table, err error) error
 	return errors.Join(errs...)
 }
 
-// tableOf is the pods' routes. A front that several pods want goes to the first pod; the others get errors.
-func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
+// ServicesChanged has the Manager compare hostPorts of protocol SCTP with node ports. It does not block.
+func (m *Manager) ServicesChanged() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, p := range m.pods {
+		if slices.ContainsFunc(p.routes, func(r proxy.Route) bool { return r.Protocol == v1.ProtocolSCTP }) {
+			m.wake.Send()
+			return
+		}
+	}
+}
+
+// tableOf is the pods' routes. A front that several pods want goes to the first pod, and one that nodePort knows to the Service; the others
+// get errors.
+func tableOf(pods map[types.UID]served, nodePort func(uint16) string) (*proxy.Table, []error) {
 	table, holders, taken := &proxy.Table{}, map[proxy.FrontKey]served{}, []error(nil)
 	for _, p := range slices.SortedFunc(maps.Values(pods), func(a, b served) int { return cmp.Compare(a.order, b.order) }) {
 		var routes []proxy.Route
@@ -267,6 +283,12 @@ func tableOf(pods map[types.UID]served) (*proxy.Table, []error) {
 			if holder, is := holders[r.Key()]; is {
 				taken = append(taken, &proxy.RouteError{Route: r, Err: fmt.Errorf("pod %s/%s has it", holder.namespace, holder.name)})
 				continue
+			}
+			if r.Protocol == v1.ProtocolSCTP && nodePort != nil {
+				if service := nodePort(r.Front.Port()); service != "" {
+					taken = append(taken, &proxy.RouteError{Route: r, Err: fmt.Errorf("it is the node port of Service %s: want another", service)})
+					continue
+				}
 			}
 			holders[r.Key()] = p
 			routes = append(routes, r)

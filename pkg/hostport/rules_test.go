@@ -223,3 +223,49 @@ func TestNoRules(t *testing.T) {
 		t.Errorf("%v, ran %q", err, host.scripts)
 	}
 }
+
+// TestServiceKeepsNodePort: no pod takes an SCTP port that is a Service's node port, whichever of them came first.
+func TestServiceKeepsNodePort(t *testing.T) {
+	host, events, service := &restored{}, []string(nil), ""
+	m := New(Config{Backend: ready{}, Rules: NewRules(RulesConfig{Run: host, Bridge: "winkube0", NodeIPs: []netip.Addr{card}}), Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)),
+		NodePort: func(port uint16) string {
+			if port == 30007 {
+				return service
+			}
+			return ""
+		},
+		Event: func(_, name, _, _, reason, message string) { events = append(events, name+" "+reason+" "+message) }})
+	sctp := func(port uint16) pod.HostPort {
+		return pod.HostPort{Port: port, Protocol: v1.ProtocolSCTP, ContainerPort: port}
+	}
+	step := func(what, leads, event string) {
+		t.Helper()
+		m.sync(t.Context())
+		if got := host.dnats(); got != leads || strings.Join(events, "\n") != event {
+			t.Errorf("%s: leads to %q with Events %q; want %q and %q", what, got, events, leads, event)
+		}
+		events = nil
+	}
+	m.Serve("a", boxed("thief", []netip.Addr{v4}, sctp(30007), sctp(9)))
+	m.FoundAll()
+	step("no Service has the port", "10.244.1.7:30007 10.244.1.7:9", "")
+	for len(m.wake) > 0 {
+		<-m.wake
+	}
+	service = "shop/bus"
+	if m.ServicesChanged(); len(m.wake) == 0 {
+		t.Error("a changed Service does not count")
+	}
+	step("a Service has it", "10.244.1.7:9", "thief HostPortNotServed hostPort 30007/SCTP: it is the node port of Service shop/bus: want another")
+	service = ""
+	step("it has given it up", "10.244.1.7:30007 10.244.1.7:9", "thief HostPortServed All hostPorts of the pod are served now")
+	m.Serve("a", boxed("web", []netip.Addr{v4}, pod.HostPort{Port: 30007, Protocol: v1.ProtocolTCP, ContainerPort: 80}))
+	service = "shop/bus"
+	step("the socket decides about TCP", "10.244.1.7:80", "")
+	for len(m.wake) > 0 {
+		<-m.wake
+	}
+	if m.ServicesChanged(); len(m.wake) > 0 {
+		t.Error("Services wake a node without hostPorts of SCTP")
+	}
+}

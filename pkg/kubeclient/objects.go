@@ -83,8 +83,8 @@ func (o *Objects) OnNode(handler func(*v1.Node)) error {
 	return nil
 }
 
-// OnService makes Objects call handler for each added, changed or (gone) deleted Service, and read once after all existing Services were
-// read. Neither may block. Call it before Run.
+// OnService makes Objects call handler for each added, changed or (gone) deleted Service, and read, which may be nil, once after all
+// existing Services were read. Neither may block. Call it before Run.
 func (o *Objects) OnService(handler func(s *v1.Service, gone bool), read func()) error {
 	deliver := func(obj any, gone bool) {
 		if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
@@ -102,7 +102,9 @@ func (o *Objects) OnService(handler func(s *v1.Service, gone bool), read func())
 	if err != nil {
 		return fmt.Errorf("cannot watch services: %w", err)
 	}
-	o.servicesRead = read
+	if read != nil {
+		o.servicesRead = read
+	}
 	return nil
 }
 

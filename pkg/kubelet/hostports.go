@@ -59,13 +59,28 @@ type hostPorts struct {
 	relay *relay.Relay
 }
 
-func newHostPorts(nodeIPs []netip.Addr, rules *hostport.Rules, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
+func newHostPorts(nodeIPs []netip.Addr, rules *hostport.Rules, nodePort func(uint16) string, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
 	at := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
 	for _, addr := range nodeIPs {
 		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
 	}
 	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, SCTPBeside: rules.Serve(), Clock: clock.RealClock{}}) // the proxy's relay may use half of the ports
-	return hostPorts{hostport.New(hostport.Config{Backend: backend, Rules: rules, Event: event, Clock: clock.RealClock{}}), backend}
+	return hostPorts{hostport.New(hostport.Config{Backend: backend, Rules: rules, NodePort: nodePort, Event: event, Clock: clock.RealClock{}}), backend}
+}
+
+// sctpNodePort names the Service that has a node port of protocol SCTP; "": none has.
+func sctpNodePort(services func() ([]*v1.Service, error)) func(port uint16) string {
+	return func(port uint16) string {
+		all, _ := services() // of a cache
+		for _, s := range all {
+			for i := range s.Spec.Ports {
+				if p := &s.Spec.Ports[i]; p.Protocol == v1.ProtocolSCTP && p.NodePort == int32(port) {
+					return s.Namespace + "/" + s.Name
+				}
+			}
+		}
+		return ""
+	}
 }
 
 // iptables-restore waits up to 5 s for other writers. A hung program delays hostPorts for rulesPatience, once in rulesPause.

@@ -76,7 +76,7 @@ func TestHostPortsServed(t *testing.T) {
 	tcp, udp := guest(t)
 	events := make(chan string, 20)
 	serve := func(ctx context.Context) (hostPorts, chan error) {
-		h := newHostPorts(nil, nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
+		h := newHostPorts(nil, nil, nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
 		return h, done

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -136,6 +137,9 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 		return nil, err
 	}
 	work := newWorkload(cfg, clients, base, node)
+	if err := base.objects.OnService(func(*v1.Service, bool) { work.ports.ServicesChanged() }, nil); err != nil {
+		return nil, err
+	}
 	figures, err := stats.New(statsConfig(cfg), stats.Parts{
 		Pods: work.pods, Host: stats.ThisHost{}, Disks: base.disks, Engine: engineFigures{base.engine.Usage, base.engine.Client}, Cgroups: work.cgroups, Clock: clock.RealClock{},
 	})
