@@ -265,6 +265,8 @@ func engineTitle(name string) string {
 			title = "A virtual machine"
 		case dualMark:
 			modes += ", addresses of both families"
+		case interfacesMark:
+			modes += ", --pod-interfaces=" + value
 		case proxyMark:
 			modes += ", --proxy-mode=" + value
 		case lacksMark:

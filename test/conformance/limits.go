@@ -104,9 +104,8 @@ var limits = []limit{
 	},
 }
 
-// limitsHere returns the limits that apply to this machine, or to the virtual one, with the options' proxies, and with interfaces of
-// pods by kubelet or engine; "": the default.
-func limitsHere(o options, podInterfaces string) ([]limit, error) {
+// limitsHere returns the limits that apply to this machine, or to the virtual one, with the options' proxies and interfaces of pods.
+func limitsHere(o options) ([]limit, error) {
 	status, err := os.ReadFile("/proc/self/status")
 	if err != nil {
 		return nil, err
@@ -123,7 +122,7 @@ func limitsHere(o options, podInterfaces string) ([]limit, error) {
 	m := machine{
 		sysResource: o.vm || bounding>>capSysResource&1 == 1,
 		relayed:     o.relayed(),
-		sctpPorts:   podInterfaces == "kubelet" || strings.Contains(string(protocols), "\nSCTP "),
+		sctpPorts:   o.interfaces == "kubelet" || strings.Contains(string(protocols), "\nSCTP "),
 	}
 	var here []limit
 	for _, l := range limits {

@@ -23,8 +23,8 @@ func TestModeLimits(t *testing.T) {
 		{source, "", "", "", true}, {source, "connect", "", "", false}, {source, "auto", "", "", false}, {source, "auto", "bpffs", "", true},
 		{port, "", "", "", !sctp}, {port, "connect", "", "engine", !sctp}, {port, "", "", "kubelet", false},
 	} {
-		o := options{wide: true, sigs: []string{"sig-network"}, proxy: c.proxy, lacks: c.lacks}
-		limits, err := limitsHere(o, c.interfaces)
+		o := options{wide: true, sigs: []string{"sig-network"}, proxy: c.proxy, lacks: c.lacks, interfaces: c.interfaces}
+		limits, err := limitsHere(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -38,7 +38,7 @@ func TestModeLimits(t *testing.T) {
 // TestVMRuns: on the virtual machine run tests that need what a real host has, and a part of sig-node; nothing that restarts nodes or takes long.
 func TestVMRuns(t *testing.T) {
 	o := options{vm: true, sigs: []string{"sig-node", "sig-storage"}}
-	limits, err := limitsHere(o, "")
+	limits, err := limitsHere(o)
 	if err != nil {
 		t.Fatal(err)
 	}

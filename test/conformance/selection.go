@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -81,7 +80,7 @@ func choose(ctx context.Context, cluster *lab.Cluster, dir string, o options) (p
 	if err != nil {
 		return plan{}, fmt.Errorf("cannot list the suite's tests: %w: %s", err, errors.String())
 	}
-	limits, err := limitsHere(o, os.Getenv("POD_INTERFACES"))
+	limits, err := limitsHere(o)
 	if err != nil {
 		return plan{}, err
 	}
@@ -180,6 +179,9 @@ func (o options) describe() string {
 	if o.network != "" {
 		words = append(words, networkMark+o.network)
 	}
+	if o.interfaces != "" {
+		words = append(words, interfacesMark+o.interfaces)
+	}
 	if o.proxy != "" {
 		words = append(words, proxyMark+o.proxy)
 	}
@@ -212,7 +214,7 @@ const (
 	networkMark, proxyMark, lacksMark  = "NETWORK_MODE=", "PROXY_MODE=", "PROXY_LACKS="
 	releaseMark                        = "ENGINE="
 	runtimeMark, dualMark, controlMark = "RUNTIME=", "DUAL_STACK=", "CONTROL_PLANE="
-	machineMark                        = "VM="
+	machineMark, interfacesMark        = "VM=", "POD_INTERFACES="
 )
 
 // relayed tells whether proxies connect to endpoints for the clients on their host.
@@ -236,6 +238,9 @@ func (o options) around() string {
 	}
 	if o.network != "" {
 		words = append(words, networkMark+o.network)
+	}
+	if o.interfaces != "" {
+		words = append(words, interfacesMark+o.interfaces)
 	}
 	if o.proxy != "" {
 		words = append(words, proxyMark+o.proxy)

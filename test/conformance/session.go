@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +30,7 @@ const (
 // session is one run of the suite.
 type session struct {
 	cluster *lab.Cluster
+	machine *lab.Machine // with VM=1, where the tests' pods run
 	dir     string
 	plan    plan
 	options options
@@ -52,6 +54,13 @@ func (s *session) run(ctx context.Context) error {
 		return err
 	}
 	defer stop()
+	if s.machine != nil { // it has no registry, and uses a node's
+		end, err := s.machine.Lend(ctx, s.cluster.Nodes[0], netip.MustParseAddrPort(registryAddress))
+		if err != nil {
+			return err
+		}
+		defer end()
+	}
 	view := newProgress(s.out, len(s.plan.Tests))
 	argv, err := s.argv()
 	if err != nil {
@@ -111,7 +120,7 @@ func (s *session) argv() ([]string, error) {
 		"--node-os-distro=debian",
 	)
 	switch {
-	case s.options.vm:
+	case s.machine != nil:
 		argv = append(argv, "--allowed-not-ready-nodes="+strconv.Itoa(len(s.cluster.Nodes))) // the cordoned ones
 	case s.options.nodes == 1:
 		argv = append(argv, "--allowed-not-ready-nodes=1")

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -118,9 +119,34 @@ func (m *Machine) Send(ctx context.Context, file, path string) error {
 	return err
 }
 
+// Lend has the machine's connections to addr, on its loopback interface, arrive at that address of a host until the returned function is called.
+func (m *Machine) Lend(ctx context.Context, host *Host, addr netip.AddrPort) (end func(), err error) {
+	ctx, cancel := context.WithCancel(ctx)
+	cmd := host.Command(ctx, m.ssh("-N", "-o", "ExitOnForwardFailure=yes", "-R", addr.String()+":"+addr.String())...)
+	if err := cmd.Start(); err != nil {
+		cancel()
+		return nil, err
+	}
+	end = func() { cancel(); _ = cmd.Wait() }
+	err = wait.PollUntilContextTimeout(ctx, time.Second, time.Minute, true, func(ctx context.Context) (bool, error) {
+		_, err := m.Run(ctx, fmt.Sprintf("exec 3<>/dev/tcp/%s/%d", addr.Addr(), addr.Port()))
+		return err == nil, nil
+	})
+	if err != nil {
+		end()
+		return nil, fmt.Errorf("the machine does not reach %s of %s: %w", addr, host.Name, err)
+	}
+	return end, nil
+}
+
+// ssh returns a command line to the machine.
+func (m *Machine) ssh(options ...string) []string {
+	return slices.Concat([]string{"ssh", "-q", "-i", filepath.Join(m.Dir, "key"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10",
+		"-o", "ServerAliveInterval=10"}, options, []string{"root@" + m.Addr.String()})
+}
+
 func (m *Machine) run(ctx context.Context, stdin, line string) (stdout string, err error) {
-	cmd := m.cluster.Control.Command(ctx, "ssh", "-q", "-i", filepath.Join(m.Dir, "key"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10",
-		"-o", "ServerAliveInterval=10", "root@"+m.Addr.String(), line)
+	cmd := m.cluster.Control.Command(ctx, append(m.ssh(), line)...)
 	if stdin != "" {
 		f, err := os.Open(stdin)
 		if err != nil {
