@@ -141,7 +141,7 @@ func (m *Machine) Lend(ctx context.Context, host *Host, addr netip.AddrPort) (en
 
 // ssh returns a command line to the machine.
 func (m *Machine) ssh(options ...string) []string {
-	return slices.Concat([]string{"ssh", "-q", "-i", filepath.Join(m.Dir, "key"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=10",
+	return slices.Concat([]string{"ssh", "-q", "-i", filepath.Join(m.Dir, "key"), "-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null", "-o", "ConnectTimeout=60",
 		"-o", "ServerAliveInterval=10"}, options, []string{"root@" + m.Addr.String()})
 }
 

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -79,6 +80,9 @@ func hide(args []string) error {
 	return sleep(nil)
 }
 
+// hoarders is how many connections hoard opens at a time: on a slow host an answer takes long, and waiting is all that they do.
+const hoarders = 32
+
 // hoard opens connections until it has as many as it wants or is refused a hundred times in a row. A connection counts once
 // the server has answered on it: a proxy that refuses may accept it first. After that the server waits for another request.
 func hoard(args []string) error {
@@ -89,18 +93,43 @@ func hoard(args []string) error {
 	if err != nil {
 		return err
 	}
-	var held []net.Conn
-	for refused := 0; len(held) < n && refused < 100; {
-		conn, err := served(args[0])
-		if err != nil {
+	var (
+		mu            sync.Mutex
+		held          []net.Conn
+		opens         sync.WaitGroup
+		left, refused = n, 0
+	)
+	begin := func() bool {
+		mu.Lock()
+		defer mu.Unlock()
+		if left == 0 || refused >= 100 {
+			return false
+		}
+		left--
+		return true
+	}
+	end := func(conn net.Conn) {
+		mu.Lock()
+		defer mu.Unlock()
+		if conn == nil {
+			left++
 			refused++
-			continue
+			return
 		}
 		refused = 0
 		if held = append(held, conn); len(held)%500 == 0 {
 			fmt.Println("holding", len(held))
 		}
 	}
+	for range hoarders {
+		opens.Go(func() {
+			for begin() {
+				conn, _ := served(args[0]) // nil with an error
+				end(conn)
+			}
+		})
+	}
+	opens.Wait()
 	fmt.Println("hoarded", len(held))
 	err = sleep(nil)
 	for _, conn := range held {
