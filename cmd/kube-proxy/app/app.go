@@ -269,6 +269,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	cfg := s.config
 	cfg.Holders = s.holders(config.Host)
 	base := kubeproxy.NewBase(s.config.Node, clock.RealClock{})
+	tune(s.tracked) // before the back end, whose limits follow from the host's settings
 	backEnd := s.newBackEnd(base, sys, addresses)
 	defer backEnd.close()
 	p, err := kubeproxy.New(cfg, kubeproxy.Parts{
@@ -293,8 +294,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 	running.Go(func() {
 		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, nodeEvent)
 	})
-	// From here on, the host changes.
-	tune(s.tracked)
+	// From here on, more of the host changes.
 	s.setFirewall(ctx, sys)
 	if s.backEnd != byConnect {
 		if err := removeConnect(s.connectCgroup); err != nil { // they would keep handling connections with stale data
