@@ -88,6 +88,8 @@ func TestVM(t *testing.T) {
 		{"iSCSI", iscsi, false},
 		{"iSCSI target gone", iscsiGone, false},
 		{"journal by NodeLogQuery", journal, false},
+		{"28,000 idle connections", crowd, false},
+		{"upstream's tests", upstream, false},
 		{"kubelet killed", kubeletKilled, false},
 		{"swap", swap, false},
 		{"pressure", pressure, false},
