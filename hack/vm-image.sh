@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes the disk of a virtual machine for make test-vm: Debian 13 with systemd, Docker, an NFS server, an iSCSI target and SSH, as an administrator has it before anything
-# of ours is installed.
+# Makes the disk of a virtual machine for make test-vm: Debian 13 with systemd, Docker, an NFS server, an iSCSI target at two addresses, multipathd, LVM, btrfs and SSH, as
+# an administrator has it before anything of ours is installed.
 #
 #   hack/vm-image.sh DIR    writes DIR/disk.img, DIR/vmlinuz, DIR/initrd.img and DIR/key, the machine's SSH key
 #
@@ -13,7 +13,7 @@ version=$(sha256sum "$0" | cut -c1-16)
 [ "$(cat "$to/version" 2>/dev/null)" != "$version" ] || exit 0
 
 packages=(systemd systemd-sysv libpam-systemd dbus udev polkitd linux-image-amd64 initramfs-tools zstd kmod openssh-server
-	docker.io docker-cli iptables nftables iproute2 procps ca-certificates apparmor nfs-kernel-server nfs-common open-iscsi tgt e2fsprogs less)
+	docker.io docker-cli iptables nftables iproute2 procps ca-certificates apparmor nfs-kernel-server nfs-common open-iscsi tgt multipath-tools lvm2 btrfs-progs e2fsprogs less)
 mirror=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE) $(COMPONENT)' 'Created-By: Packages' | awk '$3 == "main" {print $1; exit}')
 [ -n "$mirror" ] || { echo "vm-image: apt has no source of Debian: add one, then run apt-get update" >&2; exit 1; }
 mkdir -p "$to/debs"
@@ -40,6 +40,7 @@ Type=ether
 Driver=virtio_net
 [Network]
 Address=172.30.0.30/24
+Address=172.30.0.31/24
 LinkLocalAddressing=no
 IPv6AcceptRA=no
 NETWORK

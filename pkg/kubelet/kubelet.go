@@ -150,7 +150,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 		Pressure: base.pressure, Pods: work.pods, Disks: base.disks, Figures: figures, Images: base.engine.Images, Counts: cfg.Counters,
 		Events: base.events, Node: base.nodeChanged, Alarm: memoryAlarm(cfg.Platform, work.cgroups), Clock: clock.RealClock{},
 	})
-	shutdown := shutdown.New(cfg.Shutdown, base.closing, work.pods, base.nodeChanged, clock.RealClock{})
+	shutdown := shutdown.New(cfg.Shutdown, base.closing, work.pods, newAttachable(base.attached), base.nodeChanged, clock.RealClock{})
 	server, err := newServer(cfg, clients, base, work, figures)
 	if err != nil {
 		return nil, err

@@ -15,6 +15,7 @@ type View struct {
 	MirrorUID  types.UID // of a static pod, once its mirror pod exists
 	Phase      Phase
 	Gone       bool // no source wants it any more
+	Left       bool // it has ended, its volumes are unmounted and its directory is removed
 	Observed   Observed
 	Operations []string  // in flight, oldest first
 	Waits      []Wait    // what has not started yet, and why

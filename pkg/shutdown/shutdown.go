@@ -1,6 +1,6 @@
 // Package shutdown ends this node's pods in an orderly way before the host shuts down (KEP-2000, KEP-2712).
 //
-//	daemon.ErrShutdown --> Manager: one class of pods after the other --pod.Eviction--> pods
+//	daemon.ErrShutdown --> Manager: one class of pods after the other --pod.Eviction--> pods, their volumes; then volumes of the node
 //	                          |
 //	                        State --> Admitter: no new pods; the Node: not ready
 //
@@ -135,23 +135,30 @@ type Pods interface {
 	Evict(types.UID, pod.Eviction)
 }
 
+// Volumes are this node's volumes that are mounted or connected once for all pods, such as disks of a SAN.
+type Volumes interface {
+	// InUse names those that the node has not released.
+	InUse() []v1.UniqueVolumeName
+}
+
 // Manager ends pods when the host shuts down, the least important first.
 type Manager struct {
-	cfg   Config
-	state *State
-	pods  Pods
-	node  wake.Signal // triggers a comparison of the Node's status
-	clock clock.WithTicker
+	cfg     Config
+	state   *State
+	pods    Pods
+	volumes Volumes     // nil: there are none
+	node    wake.Signal // triggers a comparison of the Node's status
+	clock   clock.WithTicker
 }
 
 // New returns a Manager, which is idle until the host shuts down. The Admitter must use the same state. node triggers an update of the
 // Node's status, which changes when a shutdown begins.
-func New(cfg Config, state *State, pods Pods, node wake.Signal, clock clock.WithTicker) *Manager {
-	return &Manager{cfg: cfg, state: state, pods: pods, node: node, clock: clock}
+func New(cfg Config, state *State, pods Pods, volumes Volumes, node wake.Signal, clock clock.WithTicker) *Manager {
+	return &Manager{cfg: cfg, state: state, pods: pods, volumes: volumes, node: node, clock: clock}
 }
 
-// Context is the context for the kubelet's parts. If ctx ends because the host shuts down, it lasts until the pods have ended or their time
-// is over; otherwise it ends with ctx. cancel ends it and releases its resources.
+// Context is the context for the kubelet's parts. If ctx ends because the host shuts down, it lasts until the pods have ended and volumes are
+// released, or their time is over; otherwise it ends with ctx. cancel ends it and releases its resources.
 func (m *Manager) Context(ctx context.Context) (context.Context, context.CancelFunc) {
 	inner, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	stop := context.AfterFunc(ctx, func() {
@@ -163,52 +170,73 @@ func (m *Manager) Context(ctx context.Context) (context.Context, context.CancelF
 	return inner, func() { stop(); cancel() }
 }
 
-// run returns when the pods have ended or their time is over.
+// run returns when the pods have ended and volumes are released, or their time is over.
 func (m *Manager) run(ctx context.Context) {
 	m.state.begun.Store(true)
 	m.node.Send()
 	if m.cfg.Total() == 0 {
 		return
 	}
+	begun := m.clock.Now()
 	classes := m.cfg.classes()
 	klog.InfoS("Ending pods before the host shuts down", "grace", m.cfg.Total(), "classes", classes)
 	for i, class := range classes {
 		m.end(ctx, class.Grace, func(p *v1.Pod) bool { return classOf(p, classes) == i })
 	}
+	m.release(ctx, m.cfg.Total()-m.clock.Since(begun))
 }
 
-// lookEvery is the interval for checking pods while they end: workers do not report it.
-const lookEvery = 250 * time.Millisecond
-
-// end evicts the matching pods and waits for them to end.
+// end evicts the matching pods and waits for them to end. As with upstream's kubelet that includes their volumes, which a pod of the next class may serve.
 func (m *Manager) end(ctx context.Context, grace time.Duration, matches func(*v1.Pod) bool) {
-	over := m.clock.NewTimer(grace)
-	defer over.Stop()
-	ticker := m.clock.NewTicker(lookEvery)
-	defer ticker.Stop()
 	asked := map[types.UID]bool{}
-	for {
-		left := 0
+	left := 0
+	ended := m.wait(ctx, grace, func() bool {
+		left = 0
 		for _, view := range m.pods.Snapshot() {
-			if !matches(view.Pod) || view.Phase == pod.Terminated {
+			uid := view.Pod.UID
+			if !matches(view.Pod) || view.Left || view.Phase == pod.Terminated && !asked[uid] { // a volume that hangs since an earlier end delays no shutdown
 				continue
 			}
 			left++
-			if !asked[view.Pod.UID] {
-				asked[view.Pod.UID] = true
-				m.pods.Evict(view.Pod.UID, pod.Eviction{Rejection: eviction, Grace: grace})
+			if !asked[uid] {
+				asked[uid] = true
+				m.pods.Evict(uid, pod.Eviction{Rejection: eviction, Grace: grace})
 			}
 		}
-		if left == 0 {
-			return
-		}
+		return left == 0
+	})
+	if !ended {
+		klog.InfoS("Pods did not end in time before the shutdown", "left", left, "grace", grace)
+	}
+}
+
+// release waits until the node has released the volumes of the pods that have ended: what the host itself unmounts, it may unmount without a network.
+func (m *Manager) release(ctx context.Context, most time.Duration) {
+	if m.volumes == nil {
+		return
+	}
+	if !m.wait(ctx, most, func() bool { return len(m.volumes.InUse()) == 0 }) {
+		klog.InfoS("Volumes were not released in time before the shutdown", "volumes", m.volumes.InUse())
+	}
+}
+
+// lookEvery is the interval for checking pods and volumes while they end: they do not report it.
+const lookEvery = 250 * time.Millisecond
+
+// wait returns when done returns true or ctx ends; with false when most is over before.
+func (m *Manager) wait(ctx context.Context, most time.Duration, done func() bool) bool {
+	over := m.clock.NewTimer(most)
+	defer over.Stop()
+	ticker := m.clock.NewTicker(lookEvery)
+	defer ticker.Stop()
+	for !done() {
 		select {
 		case <-ctx.Done():
-			return
+			return true
 		case <-ticker.C():
 		case <-over.C():
-			klog.InfoS("Pods did not end in time before the shutdown", "left", left, "grace", grace)
-			return
+			return false
 		}
 	}
+	return true
 }

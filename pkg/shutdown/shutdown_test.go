@@ -22,12 +22,31 @@ import (
 	"github.com/winkube/winkube/pkg/wake"
 )
 
-// house is a node with pods: those named slow never end, others end after half a second.
+// house is a node with pods: those named slow never end, others end after half a second. The volumes of a pod named mounted are unmounted two seconds later, and
+// the node releases disks one second after the last pod has left.
 type house struct {
 	state State
 	views []pod.View
 	ends  map[types.UID]time.Time
 	log   []string
+	disks bool
+	empty time.Time // since when no pod is left
+}
+
+// InUse implements Volumes.
+func (h *house) InUse() []v1.UniqueVolumeName {
+	left := slices.ContainsFunc(h.Snapshot(), func(v pod.View) bool { return !v.Left })
+	switch {
+	case !h.disks:
+		return nil
+	case left:
+		h.empty = time.Time{}
+	case h.empty.IsZero():
+		h.empty = time.Now()
+	case time.Since(h.empty) >= time.Second:
+		return nil
+	}
+	return []v1.UniqueVolumeName{"disk"}
 }
 
 // Snapshot implements Pods.
@@ -36,6 +55,7 @@ func (h *house) Snapshot() []pod.View {
 		v := &h.views[i]
 		if at, ending := h.ends[v.Pod.UID]; ending && v.Pod.Name != "slow" && !time.Now().Before(at) {
 			v.Phase = pod.Terminated
+			v.Left = v.Pod.Name != "mounted" || !time.Now().Before(at.Add(2*time.Second))
 		}
 	}
 	return slices.Clone(h.views)
@@ -72,9 +92,13 @@ func newHouse(cfg Config, names ...string) (*house, *Manager) {
 		if strings.HasPrefix(name, "critical") {
 			p.Annotations = map[string]string{"kubernetes.io/config.source": "file"}
 		}
-		h.views = append(h.views, pod.View{Pod: p, Phase: pod.Syncing})
+		phase := pod.Syncing
+		if name == "hung" {
+			phase = pod.Terminated
+		}
+		h.views = append(h.views, pod.View{Pod: p, Phase: phase})
 	}
-	return h, New(cfg, &h.state, h, wake.New(), clock.RealClock{})
+	return h, New(cfg, &h.state, h, h, wake.New(), clock.RealClock{})
 }
 
 func TestShutdown(t *testing.T) {
@@ -89,10 +113,16 @@ func TestShutdown(t *testing.T) {
 		"one never ends": {[]string{"slow", "critical"}, Config{Grace: 30 * time.Second, Critical: 10 * time.Second}, 20*time.Second + 500*time.Millisecond, "node is shutting down|slow Terminated 20s|critical Terminated 10s"},
 		"by priority": {[]string{"9", "critical", "100", "5000", "web", "-7"}, Config{ByPriority: []Class{{100, 5 * time.Second}, {podspec.SystemCriticalPriority, 0}, {9, time.Minute}}}, time.Second,
 			"node is shutting down|9 Terminated 1m0s|web Terminated 1m0s|-7 Terminated 1m0s|100 Terminated 5s|5000 Terminated 5s|critical Terminated 0s"},
-		"not asked for": {[]string{"web"}, Config{}, 0, "node is shutting down"},
+		"not asked for":     {[]string{"web"}, Config{}, 0, "node is shutting down"},
+		"volumes of pods":   {[]string{"mounted", "critical"}, Config{Grace: 30 * time.Second, Critical: 10 * time.Second}, 3 * time.Second, "node is shutting down|mounted Terminated 20s|critical Terminated 10s"},
+		"ended before":      {[]string{"hung"}, Config{Grace: 30 * time.Second}, 0, "node is shutting down"},
+		"disks of the node": {[]string{"web"}, Config{Grace: 30 * time.Second}, 1500 * time.Millisecond, "node is shutting down|web Terminated 30s"},
+		"disks of one that never ends": {[]string{"slow", "critical"}, Config{Grace: 30 * time.Second, Critical: 10 * time.Second}, 30 * time.Second,
+			"node is shutting down|slow Terminated 20s|critical Terminated 10s"},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			h, m := newHouse(c.times, c.pods...)
+			h.disks = strings.HasPrefix(name, "disks")
 			begun := time.Now()
 			m.run(t.Context())
 			if got := h.told(m.node); got != c.want {

@@ -37,9 +37,17 @@ func (c *Cluster) NewMachine(dir string) *Machine {
 
 func (m *Machine) disk() string { return filepath.Join(m.Dir, "used.img") }
 
-// Create makes the machine's disk and its network card.
+// second is the machine's second disk, which is empty at first.
+func (m *Machine) second() string { return filepath.Join(m.Dir, "second.img") }
+
+const secondSize = 1 << 30
+
+// Create makes the machine's disks and its network card.
 func (m *Machine) Create(ctx context.Context) error {
 	if _, err := run(ctx, "cp", "--sparse=always", filepath.Join(m.Dir, "disk.img"), m.disk()); err != nil {
+		return err
+	}
+	if err := errors.Join(os.WriteFile(m.second(), nil, 0o600), os.Truncate(m.second(), secondSize)); err != nil {
 		return err
 	}
 	if _, err := run(ctx, "ip", "-n", switchNamespace, "link", "show", m.Name); err != nil {
@@ -59,7 +67,7 @@ func (m *Machine) Start() error {
 	defer console.Close()
 	m.qemu = exec.Command("ip", "netns", "exec", switchNamespace, "qemu-system-x86_64", "-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", "3072", "-nodefaults", "-display", "none",
 		"-kernel", filepath.Join(m.Dir, "vmlinuz"), "-initrd", filepath.Join(m.Dir, "initrd.img"), "-append", "root=/dev/vda rw console=ttyS0 quiet mitigations=off panic=1",
-		"-drive", "if=virtio,format=raw,file="+m.disk(), "-netdev", "tap,id=lab,script=no,downscript=no,ifname="+m.Name, "-device", "virtio-net-pci,netdev=lab",
+		"-drive", "if=virtio,format=raw,file="+m.disk(), "-drive", "if=virtio,format=raw,file="+m.second(), "-netdev", "tap,id=lab,script=no,downscript=no,ifname="+m.Name, "-device", "virtio-net-pci,netdev=lab",
 		"-device", "virtio-rng-pci", "-serial", "stdio")
 	m.qemu.Stdout, m.qemu.Stderr = console, console
 	if err := m.qemu.Start(); err != nil {

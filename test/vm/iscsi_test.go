@@ -7,7 +7,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
@@ -87,34 +86,17 @@ func iscsi(d *days) {
 
 // blockDevice: a LUN as a device in a container.
 func (d *days) blockDevice() {
-	source := v1.ISCSIPersistentVolumeSource{TargetPortal: "172.30.0.30", IQN: target, Lun: 3, SessionCHAPAuth: true, SecretRef: &v1.SecretReference{Name: "vm-chap", Namespace: space}}
-	size := v1.ResourceList{v1.ResourceStorage: resource.MustParse("64Mi")}
-	block, class := v1.PersistentVolumeBlock, ""
-	pv := &v1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "vm-device"}, Spec: v1.PersistentVolumeSpec{Capacity: size, AccessModes: []v1.PersistentVolumeAccessMode{v1.ReadWriteOnce}, VolumeMode: &block,
-		PersistentVolumeSource: v1.PersistentVolumeSource{ISCSI: &source}}}
-	claim := &v1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Name: "vm-device"}, Spec: v1.PersistentVolumeClaimSpec{AccessModes: pv.Spec.AccessModes, VolumeMode: &block, VolumeName: pv.Name, StorageClassName: &class,
-		Resources: v1.VolumeResourceRequirements{Requests: size}}}
-	if _, err := d.client.CoreV1().PersistentVolumes().Create(d.Context(), pv, metav1.CreateOptions{}); err != nil {
-		d.Fatal(err)
-	}
-	if _, err := d.client.CoreV1().PersistentVolumeClaims(space).Create(d.Context(), claim, metav1.CreateOptions{}); err != nil {
-		d.Fatal(err)
-	}
 	p := d.pod("device", "sleep")
-	p.Spec.Volumes = []v1.Volume{{Name: "disk", VolumeSource: v1.VolumeSource{PersistentVolumeClaim: &v1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name}}}}
+	p.Spec.Volumes = []v1.Volume{d.claim("device", v1.PersistentVolumeBlock, v1.PersistentVolumeSource{ISCSI: &v1.ISCSIPersistentVolumeSource{TargetPortal: "172.30.0.30", IQN: target, Lun: 3, SessionCHAPAuth: true,
+		SecretRef: &v1.SecretReference{Name: "vm-chap", Namespace: space}}})}
 	p.Spec.Containers[0].VolumeDevices = []v1.VolumeDevice{{Name: "disk", DevicePath: "/dev/disk"}}
 	d.create(p)
 	found := d.ready("device")
-	if got := d.run("docker inspect -f '{{range .HostConfig.Devices}}{{.PathInContainer}} {{end}}' $(docker ps -qf label=io.kubernetes.pod.uid=" + string(found.UID) + " -f label=io.kubernetes.container.name=main)"); !strings.Contains(got, "/dev/disk") {
+	if got := d.run("docker inspect -f '{{range .HostConfig.Devices}}{{.PathInContainer}} {{end}}' " + container(found)); !strings.Contains(got, "/dev/disk") {
 		d.Errorf("the container has the devices %q", got)
 	}
 	d.remove("device")
-	if err := d.client.CoreV1().PersistentVolumeClaims(space).Delete(d.Context(), claim.Name, metav1.DeleteOptions{}); err != nil {
-		d.Error(err)
-	}
-	if err := d.client.CoreV1().PersistentVolumes().Delete(d.Context(), pv.Name, metav1.DeleteOptions{}); err != nil {
-		d.Error(err)
-	}
+	d.unclaim("device")
 }
 
 // iscsiGone: a pod whose target has gone ends, others do not notice, and the disk is released when the target is back.

@@ -37,18 +37,21 @@ func (d *days) run(line string) string {
 	return out
 }
 
+// slack is how much longer than usual all may take: the emulated processors share this machine's with other work.
+const slack = 3
+
 // eventually repeats ok until it returns nil.
 func (d *days) eventually(patience time.Duration, what string, ok func(context.Context) error) {
 	d.Helper()
 	var last error
-	err := wait.PollUntilContextTimeout(context.Background(), 500*time.Millisecond, patience, true, func(context.Context) (bool, error) {
+	err := wait.PollUntilContextTimeout(context.Background(), 500*time.Millisecond, slack*patience, true, func(context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		last = ok(ctx)
 		return last == nil, nil
 	})
 	if err != nil {
-		d.Fatalf("%s: not after %s: %v", what, patience, last)
+		d.Fatalf("%s: not after %s: %v", what, slack*patience, last)
 	}
 }
 
@@ -67,7 +70,7 @@ func (d *days) diagnose() {
 // comesUp waits for a boot that is not the one before, and returns it.
 func (d *days) comesUp(before string) string {
 	d.Helper()
-	ctx, cancel := context.WithTimeout(d.Context(), 6*time.Minute)
+	ctx, cancel := context.WithTimeout(d.Context(), slack*6*time.Minute)
 	defer cancel()
 	for {
 		now, err := d.vm.Boot(ctx)
@@ -82,6 +85,18 @@ func (d *days) comesUp(before string) string {
 			d.Fatal("the machine does not boot again")
 		case <-time.After(time.Second):
 		}
+	}
+}
+
+// clean removes from the cluster what a test has left.
+func (d *days) clean() {
+	ctx, now, ours := context.Background(), metav1.DeleteOptions{GracePeriodSeconds: new(int64)}, metav1.ListOptions{LabelSelector: "vm=yes"}
+	if err := d.client.CoreV1().Nodes().Delete(ctx, d.vm.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
+		d.Error(err)
+	}
+	core := d.client.CoreV1()
+	if err := errors.Join(core.Pods(space).DeleteCollection(ctx, now, ours), core.PersistentVolumeClaims(space).DeleteCollection(ctx, now, ours), core.PersistentVolumes().DeleteCollection(ctx, now, ours)); err != nil {
+		d.Error(err)
 	}
 }
 
@@ -180,6 +195,30 @@ func (d *days) remove(names ...string) {
 			return fmt.Errorf("still there (%v)", err)
 		})
 	}
+}
+
+// revive waits until a pod runs again after a boot. As with upstream's kubelet, one that an orderly shutdown has ended is Failed, and a controller would make another.
+func (d *days) revive(p *v1.Pod) *v1.Pod {
+	d.Helper()
+	name := strings.TrimPrefix(p.Name, "vm-")
+	found := d.until(name, "Ready after the boot, or ended by the shutdown", func(p *v1.Pod) bool { return ready(p) || p.Status.Phase == v1.PodFailed })
+	if found.Status.Phase != v1.PodFailed {
+		return found
+	}
+	d.Logf("pod %s: %s %s", name, found.Status.Phase, found.Status.Reason)
+	d.remove(name)
+	d.create(p)
+	return d.ready(name)
+}
+
+// container returns what the machine's shell replaces by the id of a pod's container.
+func container(p *v1.Pod) string {
+	return "$(docker ps -qf label=io.kubernetes.pod.uid=" + string(p.UID) + " -f label=io.kubernetes.container.name=main)"
+}
+
+// inside returns a command of the machine's shell that runs one of the sample's in a pod's container.
+func inside(p *v1.Pod, command string) string {
+	return "docker exec " + container(p) + " /sample " + command
 }
 
 // containers are the machine's running containers, by id, with their names.

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
@@ -30,6 +29,7 @@ type days struct {
 	client  *kubernetes.Clientset
 	vm      *lab.Machine
 	began   time.Time
+	lines   *string // that pod keeper has in each of its volumes
 }
 
 const space = "default"
@@ -43,7 +43,7 @@ func TestVM(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := &days{T: t, cluster: lab.New(root, t.Output()), began: time.Now()}
+	d := &days{T: t, cluster: lab.New(root, t.Output()), began: time.Now(), lines: new(string)}
 	if d.client, err = d.cluster.Client(); err != nil {
 		t.Fatal(err)
 	}
@@ -56,19 +56,7 @@ func TestVM(t *testing.T) {
 		if err := d.vm.PowerOff(); err != nil {
 			t.Error(err)
 		}
-		if err := d.client.CoreV1().Nodes().Delete(context.Background(), d.vm.Name, metav1.DeleteOptions{}); err != nil && !apierrors.IsNotFound(err) {
-			t.Error(err)
-		}
-		pods, err := d.client.CoreV1().Pods(space).List(context.Background(), metav1.ListOptions{LabelSelector: "vm=yes"})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		for _, p := range pods.Items {
-			if err := d.client.CoreV1().Pods(space).Delete(context.Background(), p.Name, metav1.DeleteOptions{GracePeriodSeconds: new(int64)}); err != nil && !apierrors.IsNotFound(err) {
-				t.Error(err)
-			}
-		}
+		d.clean()
 	})
 	for _, part := range []struct {
 		name  string
@@ -87,6 +75,8 @@ func TestVM(t *testing.T) {
 		{"NFS server gone", nfsGone, false},
 		{"iSCSI", iscsi, false},
 		{"iSCSI target gone", iscsiGone, false},
+		{"two portals", twoPortals, false},
+		{"local disks", localDisks, false},
 		{"journal by NodeLogQuery", journal, false},
 		{"28,000 idle connections", crowd, false},
 		{"upstream's tests", upstream, false},
@@ -96,8 +86,11 @@ func TestVM(t *testing.T) {
 		{"Docker restarted", dockerRestarted, false},
 		{"Docker upgraded to 29", dockerUpgraded, false},
 		{"package upgraded", upgraded, false},
+		{"volumes", volumes, false},
 		{"reboot", reboot, false},
+		{"volumes after the reboot", volumesAfterReboot, false},
 		{"power cut", powerCut, false},
+		{"volumes after the power cut", volumesAfterPowerCut, false},
 		{"leave and purge", leave, false},
 	} {
 		begin, ran := time.Now(), false
@@ -237,15 +230,8 @@ func reboot(d *days) {
 		d.Errorf("the pod's preStop hook has left %q: it was not ended in time", got)
 	}
 	d.nodeReady(3 * time.Minute)
-	d.until("web", "Ready after the reboot, or ended by the shutdown", func(p *v1.Pod) bool { return ready(p) || p.Status.Phase == v1.PodFailed })
+	d.revive(d.pod("web", "serve", "8080"))
 	d.remove("polite")
-	if p, err := d.client.CoreV1().Pods(space).Get(d.Context(), "vm-web", metav1.GetOptions{}); err != nil || p.Status.Phase == v1.PodFailed {
-		// As upstream: a pod that the shutdown has ended is Failed; a controller would make another.
-		d.Logf("pod web: %s %s, %v", p.Status.Phase, p.Status.Reason, err)
-		d.remove("web")
-		d.create(d.pod("web", "serve", "8080"))
-		d.ready("web")
-	}
 }
 
 // powerCut: the power fails while pods start. Afterwards each pod runs once, and nothing is left of earlier attempts.

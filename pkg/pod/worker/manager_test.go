@@ -100,6 +100,29 @@ func TestVolumesFollowTheirObjects(t *testing.T) {
 	})
 }
 
+// TestLeft: an evicted pod has left when its volumes are unmounted, which a shutdown of the host waits for, and not when its containers have ended.
+func TestLeft(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(linux)
+		w.begin()
+		defer w.kill()
+		w.api.Create(parsePod(t, []byte("metadata: {name: web}\nspec: {containers: [{name: a, image: \"a:1\"}]}")))
+		time.Sleep(3 * time.Second)
+		w.disk.Fail(1 << 20)
+		w.manager.Evict("uid-web", pod.Eviction{Rejection: pod.Rejection{Reason: "Terminated", Message: "Pod was terminated."}, Grace: time.Second})
+		time.Sleep(10 * time.Second)
+		if view := w.manager.Snapshot()[0]; view.Phase != pod.Terminated || view.Left {
+			t.Errorf("with a volume that cannot be unmounted: phase %v, left %v", view.Phase, view.Left)
+		}
+		w.disk.Fail(0)
+		time.Sleep(5 * time.Minute)
+		if view := w.manager.Snapshot()[0]; !view.Left {
+			t.Error("the volume is unmounted, and the pod has not left")
+		}
+		w.check(t)
+	})
+}
+
 // TestAskHoldsUpNobody: while the Admitter asks the API server about one pod, a later pod starts. The first pod follows when there is an
 // answer, unless it was removed meanwhile.
 func TestAskHoldsUpNobody(t *testing.T) {

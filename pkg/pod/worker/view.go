@@ -25,7 +25,7 @@ func (w *worker) publish() {
 	p.Status = w.seen.Memory.Last
 	observed := w.seen.Observed()
 	view := &pod.View{
-		Pod: &p, Phase: w.phase(), Gone: w.remains.unwanted, Observed: observed, Waits: w.decision.Waits, Next: w.decision.Next,
+		Pod: &p, Phase: w.phase(), Gone: w.remains.unwanted, Left: w.remains.directory, Observed: observed, Waits: w.decision.Waits, Next: w.decision.Next,
 		PodIPs: pod.PodAddresses(w.pod, observed, w.seen.Node.HostIPs),
 	}
 	if w.mirror != nil {

@@ -28,7 +28,9 @@ type System struct {
 
 const (
 	deviceWait = 30 * time.Second // for a disk after a scan, as upstream
-	mapWait    = 10 * time.Second // for multipathd, as upstream
+	// mapWait is how long multipathd may take to join the ways. Upstream waits for 10 s, but multipathd sees a disk only after udev, which has taken 22 s on a
+	// busy host; a disk that is mounted by one way keeps multipathd from it.
+	mapWait = 30 * time.Second
 )
 
 // list returns the sorted entries of a directory of sysfs, none if it does not exist.

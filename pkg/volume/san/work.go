@@ -107,7 +107,11 @@ func (w *work) do(ctx context.Context, st step) error {
 	case awaitDevice:
 		return w.await(ctx, deviceWait, func() bool { return w.path(st.on).device != "" })
 	case awaitMap:
-		return w.await(ctx, mapWait, func() bool { return w.seen.mapped != "" })
+		err := w.await(ctx, mapWait, func() bool { return w.seen.mapped != "" })
+		if err == nil && w.seen.mapped == "" {
+			klog.InfoS("multipathd has not joined the ways to a disk; using one of them until no pod has the disk. See find_multipaths in multipath.conf(5)", "disk", w.record.Unique, "waited", mapWait)
+		}
+		return err
 	case probe:
 		return w.probe(ctx, st.on)
 	case format:
