@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Tests a node on a virtual machine with its own kernel, systemd, cgroup v2, AppArmor and an NFS server: Debian 13 under QEMU. The release's package is
-# installed there, and the machine joins the cluster of make up. The processor is emulated, so it takes about half an hour.
+# installed there, and the machine joins the cluster of make up. The processor is emulated, so it takes most of an hour.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
@@ -179,5 +180,23 @@ func TestReservedPorts(t *testing.T) {
 			t.Fatal(err)
 		}
 		check(network.HostGateway, facts.want, "")
+	}
+}
+
+// TestSCTPNodePort: only a node port of protocol SCTP holds an SCTP port.
+func TestSCTPNodePort(t *testing.T) {
+	service := func(name string, ports ...v1.ServicePort) *v1.Service {
+		return &v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: name}, Spec: v1.ServiceSpec{Ports: ports}}
+	}
+	holder := sctpNodePort(func() ([]*v1.Service, error) {
+		return []*v1.Service{
+			service("web", v1.ServicePort{Protocol: v1.ProtocolTCP, Port: 80, NodePort: 30080}),
+			service("bus", v1.ServicePort{Protocol: v1.ProtocolTCP, Port: 9, NodePort: 30009}, v1.ServicePort{Protocol: v1.ProtocolSCTP, Port: 9, NodePort: 30010}),
+		}, nil
+	})
+	for port, want := range map[uint16]string{30010: "shop/bus", 30009: "", 30080: "", 9: ""} {
+		if got := holder(port); got != want {
+			t.Errorf("port %d is held by %q, want %q", port, got, want)
+		}
 	}
 }

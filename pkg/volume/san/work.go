@@ -341,6 +341,7 @@ func (w *work) forgetWays(ctx context.Context) error {
 	})
 }
 
+// forgetAgain has what logins have left looked for once more: the session is gone, or another disk of the target is.
 func (w *work) forgetAgain() {
 	w.seen.forgot = false
 	delete(w.seen.tried, step{do: forgetWays})
