@@ -54,13 +54,14 @@ type Observer struct {
 	strangers    strangers
 }
 
-// ObserveAll returns every pod that has a container on the engine. It costs one list, and an inspection of each uncached container. The first call
-// also removes what a killed agent left: links to logs, credential specs, holders of images.
+// ObserveAll returns every pod that has a container on the engine. It costs one list, and an inspection of each uncached container. It
+// also removes the links to logs of containers that are gone. The first call also removes what a killed agent left: credential specs, holders of
+// images.
 func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
 	if ob.node.Bystander() {
 		return ob.observeAll(ctx)
 	}
-	ob.logs.Sweep() // before anything starts: a link made for a start is briefly dangling
+	ob.logs.Sweep()
 	ob.specs.sweep()
 	all, err := ob.observeAll(ctx)
 	if err == nil && !ob.sweptHolders.Load() {

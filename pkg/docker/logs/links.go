@@ -125,8 +125,8 @@ func ignoreMissing(err error) error {
 	return err
 }
 
-// sweep removes dangling links and empty directories: containers were removed while no agent ran, or the agent died between creating a directory and
-// its link. Nothing may be added meanwhile.
+// sweep removes the links to logs of containers that the engine no longer has, and empty directories: a container was removed by others, or
+// after the agent that asked for it had died, or the agent died between creating a directory and its link. Nothing may be added meanwhile.
 func (l logLinks) sweep() error {
 	return l.with(false, func(pods, flat *os.Root) error {
 		dirs, err := fs.Glob(pods.FS(), "*_*_*")
@@ -136,7 +136,7 @@ func (l logLinks) sweep() error {
 		var errs []error
 		for _, dir := range dirs {
 			errs = append(errs, unlink(pods, flat, dir, func(target string) bool {
-				_, err := os.Lstat(target)
+				_, err := os.Lstat(filepath.Dir(target)) // the container's directory: the log itself is made when the container starts
 				return errors.Is(err, fs.ErrNotExist)
 			}))
 			containers, _ := fs.ReadDir(pods.FS(), dir)
@@ -163,6 +163,8 @@ func (s *Store) Link(p *v1.Pod, labels map[string]string, id string) {
 		return
 	}
 	container := labels[identity.LabelContainerName]
+	s.linking.Lock()
+	defer s.linking.Unlock()
 	if err := s.links.add(p, container, identity.Number(labels, identity.LabelRestartCount), logFile(info.Root, id)); err != nil {
 		klog.ErrorS(err, "Cannot link a container's log", "pod", klog.KObj(p), "container", container)
 	}
@@ -178,15 +180,14 @@ func (s *Store) Unlink(p *v1.Pod, id string) {
 	}
 }
 
-// Sweep removes, once, links that earlier runs of this agent left. No container may be started meanwhile: a link made for a start is briefly
-// dangling.
+// Sweep removes the links that removed containers have left. Failures are only logged.
 func (s *Store) Sweep() {
 	if !s.linked() {
 		return
 	}
-	s.swept.Do(func() {
-		if err := s.links.sweep(); err != nil {
-			klog.ErrorS(err, "Cannot remove links to removed logs")
-		}
-	})
+	s.linking.Lock()
+	defer s.linking.Unlock()
+	if err := s.links.sweep(); err != nil {
+		klog.ErrorS(err, "Cannot remove links to removed logs")
+	}
 }

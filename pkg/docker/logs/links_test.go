@@ -67,6 +67,12 @@ func TestLogLinks(t *testing.T) {
 	if pods, containers := podDirs(t, l.dir), podDirs(t, filepath.Join(l.dir, "shop_web_u1")); len(pods) != 1 || len(containers) != 1 {
 		t.Errorf("empty directories stay: %v %v", pods, containers)
 	}
+	if err := os.Remove(logFile(root, "bbb")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.sweep(); err != nil || len(podDirs(t, l.dir)) != 1 {
+		t.Errorf("sweep took the link of a container that has not started: %v", err)
+	}
 	if err := os.RemoveAll(root); err != nil {
 		t.Fatal(err)
 	}

@@ -22,10 +22,10 @@ import (
 
 // Store accesses the logs of one engine's containers. All methods may be called concurrently.
 type Store struct {
-	engine *engine.Client
-	os     string // of the containers
-	links  logLinks
-	swept  sync.Once
+	engine  *engine.Client
+	os      string // of the containers
+	links   logLinks
+	linking sync.Mutex // held while links are added or swept
 }
 
 // New returns a Store of e, whose containers are of system os: linux or windows. dir is where tools look for pods' logs (upstream's podLogsDir), next
