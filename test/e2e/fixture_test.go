@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -25,6 +26,40 @@ const spacePrefix = "e2e-" // of the names of tests' namespaces
 type space struct {
 	*testing.T
 	name string
+
+	mu     sync.Mutex
+	errors []string
+}
+
+// note keeps an error, to print it once more behind the state of the pods, where it is found.
+func (s *space) note(text string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.errors = append(s.errors, text)
+}
+
+func (s *space) Error(args ...any) {
+	s.Helper()
+	s.note(fmt.Sprint(args...))
+	s.T.Error(args...)
+}
+
+func (s *space) Errorf(format string, args ...any) {
+	s.Helper()
+	s.note(fmt.Sprintf(format, args...))
+	s.T.Errorf(format, args...)
+}
+
+func (s *space) Fatal(args ...any) {
+	s.Helper()
+	s.note(fmt.Sprint(args...))
+	s.T.Fatal(args...)
+}
+
+func (s *space) Fatalf(format string, args ...any) {
+	s.Helper()
+	s.note(fmt.Sprintf(format, args...))
+	s.T.Fatalf(format, args...)
 }
 
 // newSpace creates a namespace and removes it when the test ends, which waits only for what the next test could notice. If
@@ -36,10 +71,13 @@ func newSpace(t *testing.T) *space {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &space{t, made.Name}
+	s := &space{T: t, name: made.Name}
 	t.Cleanup(func() {
 		if t.Failed() {
 			diagnose(t, s.name)
+			for _, text := range s.errors {
+				t.Logf("failed: %s", text)
+			}
 		}
 		ctx := context.Background()
 		s.allRun(ctx)

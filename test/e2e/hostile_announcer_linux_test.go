@@ -93,7 +93,7 @@ func TestHostileAnnouncer(t *testing.T) {
 	}
 	for i, policy := range []v1.ServiceExternalTrafficPolicy{v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal} {
 		addr := netip.AddrFrom4([4]byte{172, 30, 0, byte(94 + i)})
-		t.Run(string(policy), func(t *testing.T) { (&space{t, s.name}).announced(policy, addr, near, far) })
+		t.Run(string(policy), func(t *testing.T) { (&space{T: t, name: s.name}).announced(policy, addr, near, far) })
 	}
 }
 

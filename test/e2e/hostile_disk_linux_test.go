@@ -121,7 +121,7 @@ func TestHostileDisk(t *testing.T) {
 		s.create(pod)
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) { (&space{t, s.name}).evictedFor(c.name, 3*time.Minute) })
+		t.Run(c.name, func(t *testing.T) { (&space{T: t, name: s.name}).evictedFor(c.name, 3*time.Minute) })
 	}
 	v.rounds(5)
 	v.unharmed()

@@ -46,7 +46,7 @@ func TestImages(t *testing.T) {
 		{"BackOff", (*imageStage).backOff}, {"Removed", (*imageStage).removed}, {"Deleted", (*imageStage).deleted},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			test.run(&imageStage{space: &space{t, s.name}, node: node, tokens: s.tokens, basic: s.basic})
+			test.run(&imageStage{space: &space{T: t, name: s.name}, node: node, tokens: s.tokens, basic: s.basic})
 		})
 	}
 }

@@ -62,7 +62,7 @@ func TestMetalLB(t *testing.T) {
 		}
 	})
 	for _, policy := range []v1.ServiceExternalTrafficPolicy{v1.ServiceExternalTrafficPolicyCluster, v1.ServiceExternalTrafficPolicyLocal} {
-		t.Run(string(policy), func(t *testing.T) { (&metalLB{space: &space{t, m.name}}).announced(policy) })
+		t.Run(string(policy), func(t *testing.T) { (&metalLB{space: &space{T: t, name: m.name}}).announced(policy) })
 	}
 	v.rounds(5)
 	v.unharmed()

@@ -120,7 +120,7 @@ func TestBadPods(t *testing.T) {
 
 	for _, b := range bad {
 		t.Run(b.name, func(t *testing.T) {
-			sub := &space{t, s.name}
+			sub := &space{T: t, name: s.name}
 			var state string
 			sub.eventually(2*time.Minute, "state", func(context.Context) error {
 				var ok bool
