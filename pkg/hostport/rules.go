@@ -19,7 +19,7 @@ import (
 const (
 	rulesPrefix = "WINKUBE-HOSTPORT"
 	portsChain  = rulesPrefix           // hostPorts with a hostIP, and the way to nodeChain
-	nodeChain   = rulesPrefix + "-NODE" // hostPorts at each of the node's addresses
+	nodeChain   = rulesPrefix + "-NODE" // hostPorts without a hostIP
 	leaveChain  = rulesPrefix + "-LEAVE"
 )
 
@@ -32,6 +32,7 @@ const leaveBit = 0x8000000
 // holds gets no rule. Use Rules from one goroutine.
 type Rules struct {
 	cfg      RulesConfig
+	doors    []netip.Addr
 	families [2]*ruleFamily
 }
 
@@ -40,8 +41,8 @@ type RulesConfig struct {
 	Run command.Runner
 	// Bridge is the network interface that leads to the pods; "": no hostPort gets rules, and existing ones are removed.
 	Bridge string
-	// NodeIPs are the addresses at which a hostPort without hostIP is served. Loopback addresses need no rule.
-	NodeIPs []netip.Addr
+	// Doors returns the host's addresses at which a hostPort without hostIP is served. Loopback addresses need no rule.
+	Doors func() ([]netip.Addr, error)
 	// Forget deletes the UDP flows that clients of a port have with a pod from the kernel's table.
 	Forget func(port uint16, with netip.Addr) error
 }
@@ -67,6 +68,13 @@ func (r *Rules) Serve() bool { return r != nil && r.cfg.Bridge != "" }
 // with the host's next time. With compare it always compares, otherwise only after a change.
 func (r *Rules) Set(ctx context.Context, routes []proxy.Route, compare bool) error {
 	var errs []error
+	if r.Serve() && len(routes) > 0 {
+		doors, err := r.cfg.Doors()
+		if err != nil {
+			return fmt.Errorf("addresses of this host: %w", err)
+		}
+		r.doors = doors
+	}
 	for _, f := range r.families {
 		var mine []proxy.Route
 		for _, route := range routes {
@@ -74,7 +82,7 @@ func (r *Rules) Set(ctx context.Context, routes []proxy.Route, compare bool) err
 				mine = append(mine, route)
 			}
 		}
-		if _, err := f.keeper.Set(ctx, rulesOf(mine, r.cfg.NodeIPs, r.cfg.Bridge, f.four), compare); err != nil {
+		if _, err := f.keeper.Set(ctx, rulesOf(mine, r.doors, r.cfg.Bridge, f.four), compare); err != nil {
 			if len(mine) > 0 || f.keeper.Holds() {
 				errs = append(errs, fmt.Errorf("packet filter rules of %s for hostPorts: %s", f.name(), strings.Join(strings.Fields(err.Error()), " ")))
 			}
@@ -104,7 +112,7 @@ func (r *Rules) forget(f *ruleFamily, now []proxy.Route) error {
 }
 
 // rulesOf returns the rules for routes of one family. It is pure.
-func rulesOf(routes []proxy.Route, nodeIPs []netip.Addr, bridge string, four bool) iptables.Set {
+func rulesOf(routes []proxy.Route, doors []netip.Addr, bridge string, four bool) iptables.Set {
 	var ports, node []string
 	for _, route := range routes {
 		at, to := route.Front, &ports
@@ -133,7 +141,7 @@ func rulesOf(routes []proxy.Route, nodeIPs []netip.Addr, bridge string, four boo
 	} else {
 		ports = slices.Insert(ports, 0, "-s ::1/128 -j RETURN")
 	}
-	for _, addr := range nodeIPs {
+	for _, addr := range doors {
 		if addr.Is4() == four && !addr.IsLoopback() && len(node) > 0 {
 			ports = append(ports, "-d "+single(addr)+" -j "+nodeChain)
 		}

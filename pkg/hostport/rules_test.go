@@ -131,7 +131,7 @@ func boxed(name string, addresses []netip.Addr, ports ...pod.HostPort) pod.Obser
 func TestRulesFollowSockets(t *testing.T) {
 	host, clock := &restored{}, clocktest.NewFakeClock(time.Unix(1e9, 0))
 	var forgotten []string
-	rules := NewRules(RulesConfig{Run: host, Bridge: "winkube0", NodeIPs: []netip.Addr{card}, Forget: func(port uint16, with netip.Addr) error {
+	rules := NewRules(RulesConfig{Run: host, Bridge: "winkube0", Doors: doorsAt(card), Forget: func(port uint16, with netip.Addr) error {
 		forgotten = append(forgotten, fmt.Sprint(port, " ", with))
 		return nil
 	}})
@@ -174,6 +174,43 @@ func TestRulesFollowSockets(t *testing.T) {
 	step("no pod is left", "")
 }
 
+func doorsAt(addrs ...netip.Addr) func() ([]netip.Addr, error) {
+	return func() ([]netip.Addr, error) { return addrs, nil }
+}
+
+// TestRulesFollowDoors: a hostPort is served at each address that the host has then, and keeps its rules while they are unknown.
+func TestRulesFollowDoors(t *testing.T) {
+	host, doors, unknown := &restored{}, []netip.Addr{card}, error(nil)
+	r := NewRules(RulesConfig{Run: host, Bridge: "winkube0", Doors: func() ([]netip.Addr, error) { return doors, unknown }})
+	second := netip.MustParseAddr("198.51.100.7")
+	for _, step := range []struct {
+		what    string
+		doors   []netip.Addr
+		unknown error
+		want    []string // addresses in what is written; nil: nothing is
+	}{
+		{"one address", []netip.Addr{card}, nil, []string{card.String()}},
+		{"a second one", []netip.Addr{card, second}, nil, []string{card.String(), second.String()}},
+		{"unknown", nil, errors.New("no netlink"), nil},
+		{"the first is gone", []netip.Addr{second}, nil, []string{second.String()}},
+	} {
+		host.scripts, doors, unknown = nil, step.doors, step.unknown
+		err := r.Set(t.Context(), []proxy.Route{route(v1.ProtocolTCP, "0.0.0.0:8080", "10.244.1.7:80")}, false)
+		if (err != nil) != (unknown != nil) {
+			t.Errorf("%s: %v", step.what, err)
+		}
+		var got []string
+		for line := range strings.Lines(strings.Join(host.scripts, "")) {
+			if before, is := strings.CutSuffix(strings.TrimSpace(line), "/32 -j "+nodeChain); is {
+				got = append(got, before[strings.LastIndex(before, " ")+1:])
+			}
+		}
+		if !slices.Equal(got, step.want) {
+			t.Errorf("%s: leads from %q, want %q", step.what, got, step.want)
+		}
+	}
+}
+
 // TestSettle: which pods the rules wait for.
 func TestSettle(t *testing.T) {
 	port := pod.HostPort{Port: 1, Protocol: v1.ProtocolTCP, ContainerPort: 1}
@@ -197,7 +234,7 @@ func TestSettle(t *testing.T) {
 // TestRulesFail: a host without a packet filter serves TCP and UDP by sockets, and says that SCTP has no way.
 func TestRulesFail(t *testing.T) {
 	host, events := &restored{fail: errors.New("no\n  packet filter")}, []string(nil)
-	m := New(Config{Backend: ready{}, Rules: NewRules(RulesConfig{Run: host, Bridge: "winkube0", NodeIPs: []netip.Addr{card}}), Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)),
+	m := New(Config{Backend: ready{}, Rules: NewRules(RulesConfig{Run: host, Bridge: "winkube0", Doors: doorsAt(card)}), Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)),
 		Event: func(_, name, _, _, reason, message string) { events = append(events, name+" "+reason+" "+message) }})
 	m.Serve("a", boxed("web", []netip.Addr{v4}, pod.HostPort{Port: 8080, Protocol: v1.ProtocolTCP, ContainerPort: 80}))
 	m.Serve("b", boxed("sctp", []netip.Addr{v4}, pod.HostPort{Port: 9, Protocol: v1.ProtocolSCTP, ContainerPort: 9}))
@@ -218,7 +255,7 @@ func TestRulesFail(t *testing.T) {
 // TestNoRules: without a bridge of the kubelet's, what an agent with one has left is removed.
 func TestNoRules(t *testing.T) {
 	host := &restored{}
-	r := NewRules(RulesConfig{Run: host, NodeIPs: []netip.Addr{card}})
+	r := NewRules(RulesConfig{Run: host, Doors: doorsAt(card)})
 	if err := r.Set(t.Context(), []proxy.Route{route(v1.ProtocolTCP, "0.0.0.0:8080", "10.244.1.7:80")}, true); err != nil || len(host.scripts) > 0 {
 		t.Errorf("%v, ran %q", err, host.scripts)
 	}
@@ -227,7 +264,7 @@ func TestNoRules(t *testing.T) {
 // TestServiceKeepsNodePort: no pod takes an SCTP port that is a Service's node port, whichever of them came first.
 func TestServiceKeepsNodePort(t *testing.T) {
 	host, events, service := &restored{}, []string(nil), ""
-	m := New(Config{Backend: ready{}, Rules: NewRules(RulesConfig{Run: host, Bridge: "winkube0", NodeIPs: []netip.Addr{card}}), Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)),
+	m := New(Config{Backend: ready{}, Rules: NewRules(RulesConfig{Run: host, Bridge: "winkube0", Doors: doorsAt(card)}), Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)),
 		NodePort: func(port uint16) string {
 			if port == 30007 {
 				return service

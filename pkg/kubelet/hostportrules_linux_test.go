@@ -121,7 +121,9 @@ func TestRulesKernel(t *testing.T) {
 	wire(t, client, a, b)
 	routes := []proxy.Route{hostPortRoute(v1.ProtocolTCP, "0.0.0.0:8080", "10.9.0.2:80"), hostPortRoute(v1.ProtocolUDP, "0.0.0.0:8080", "10.9.0.2:80"),
 		hostPortRoute(v1.ProtocolTCP, "[::]:8080", "[fd09::2]:80"), hostPortRoute(v1.ProtocolUDP, "[::]:8080", "[fd09::2]:80")}
-	cfg := hostport.RulesConfig{Run: command.New(), Bridge: "winkube0", NodeIPs: []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd01::1")}, Forget: hostnet.ForgetFlows}
+	cfg := hostport.RulesConfig{Run: command.New(), Bridge: "winkube0", Doors: func() ([]netip.Addr, error) {
+		return []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("fd01::1")}, nil
+	}, Forget: hostnet.ForgetFlows}
 	r := hostport.NewRules(cfg) // programs start on the test's thread, which is on the node
 	set := func(want []proxy.Route) {
 		t.Helper()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net/netip"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -51,20 +52,26 @@ func hostAddresses(nodeIPs []netip.Addr) (published, allowed func() ([]netip.Add
 	return func() ([]netip.Addr, error) { return host.Doors(nodeIPs) }, func() ([]netip.Addr, error) { return host.Own(nodeIPs) }
 }
 
-// hostPorts serves the hostPorts that the engine does not publish, through the relay that serves the proxy's node ports. A hostPort without
-// an address is served on the node's addresses and on loopback. Other addresses of the host may belong to Services. On the bridge of pods'
-// interfaces that the kubelet makes, rules of the packet filter lead clients past the relay.
+// hostDoors returns the addresses of the host at which a hostPort without hostIP is served: on Linux those that lead to other machines, as
+// the engine would publish it, on Windows the node's and loopback, because others may belong to Services.
+func hostDoors(cfg Config) func() ([]netip.Addr, error) {
+	if cfg.Platform.OS == "windows" {
+		return func() ([]netip.Addr, error) {
+			return append(slices.Clone(cfg.NodeIPs), netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()), nil
+		}
+	}
+	return func() ([]netip.Addr, error) { return host.Doors(cfg.NodeIPs) }
+}
+
+// hostPorts serves the hostPorts that the engine does not publish, through the relay that serves the proxy's node ports. On the bridge of
+// pods' interfaces that the kubelet makes, rules of the packet filter lead clients past the relay.
 type hostPorts struct {
 	*hostport.Manager
 	relay *relay.Relay
 }
 
-func newHostPorts(nodeIPs []netip.Addr, rules *hostport.Rules, nodePort func(uint16) string, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
-	at := []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")}
-	for _, addr := range nodeIPs {
-		at = append(at, netip.PrefixFrom(addr, addr.BitLen()))
-	}
-	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, NodePorts: at, SessionPorts: 10, SCTPBeside: rules.Serve(), Clock: clock.RealClock{}}) // the proxy's relay may use half of the ports
+func newHostPorts(doors func() ([]netip.Addr, error), rules *hostport.Rules, nodePort func(uint16) string, event func(namespace, name, uid, kind, reason, message string)) hostPorts {
+	backend := relay.New(relay.Goroutines, relay.Config{Addresses: presentAddresses{}, Doors: doors, SessionPorts: 10, SCTPBeside: rules.Serve(), Clock: clock.RealClock{}}) // the proxy's relay may use half of the ports
 	return hostPorts{hostport.New(hostport.Config{Backend: backend, Rules: rules, NodePort: nodePort, Event: event, Clock: clock.RealClock{}}), backend}
 }
 
@@ -94,7 +101,7 @@ func hostPortRules(cfg Config) *hostport.Rules {
 	if cfg.Platform.OS == "windows" {
 		return nil
 	}
-	return hostport.NewRules(hostport.RulesConfig{Run: command.Patient(command.New(), rulesPatience, rulesPause), Bridge: cfg.Network.PodBridge(), NodeIPs: cfg.NodeIPs,
+	return hostport.NewRules(hostport.RulesConfig{Run: command.Patient(command.New(), rulesPatience, rulesPause), Bridge: cfg.Network.PodBridge(), Doors: hostDoors(cfg),
 		Forget: hostnet.ForgetFlows})
 }
 

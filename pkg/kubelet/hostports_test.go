@@ -9,11 +9,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod"
@@ -77,7 +79,7 @@ func TestHostPortsServed(t *testing.T) {
 	tcp, udp := guest(t)
 	events := make(chan string, 20)
 	serve := func(ctx context.Context) (hostPorts, chan error) {
-		h := newHostPorts(nil, nil, nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
+		h := newHostPorts(hostDoors(Config{Machine: Machine{Platform: pod.Platform{OS: "windows"}}}), nil, nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
 		return h, done
@@ -134,6 +136,42 @@ func TestHostPortsServed(t *testing.T) {
 	await(t, "nothing listens when the pod is gone", func() bool { return both() == " " })
 	cancel()
 	<-done
+}
+
+// TestHostDoors: hostPorts open and close with the addresses that lead to the host.
+func TestHostDoors(t *testing.T) {
+	tcp, _ := guest(t)
+	var opened atomic.Bool
+	doors := func() ([]netip.Addr, error) {
+		if opened.Load() {
+			return []netip.Addr{netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("192.0.2.1")}, nil // the host does not have the second
+		}
+		return nil, nil
+	}
+	events := make(chan string, 20)
+	h := newHostPorts(doors, nil, nil, func(_, name, _, _, _, message string) { events <- name + ": " + message })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- h.Run(ctx) }()
+	serve := func(uid types.UID, port uint16) {
+		h.Serve(uid, pod.Observed{Namespace: "shop", Name: "web-" + string(uid), Sandboxes: []pod.Sandbox{{Running: true, Addresses: []netip.Addr{netip.MustParseAddr("127.0.0.1")},
+			HostPorts: []pod.HostPort{{Port: port, Protocol: v1.ProtocolTCP, ContainerPort: tcp}}}}})
+	}
+	first, second := proxytest.FreePort(t), proxytest.FreePort(t)
+	serve("1", first)
+	if heard := hear("tcp4", first); heard != "" {
+		t.Errorf("a host without doors says %q", heard)
+	}
+	opened.Store(true)
+	serve("2", second)
+	await(t, "both pods are served", func() bool { return hear("tcp4", first)+hear("tcp4", second) == "tcptcp" })
+	opened.Store(false)
+	h.Serve("2", pod.Observed{})
+	await(t, "the door is closed", func() bool { return hear("tcp4", first) == "" })
+	cancel()
+	if err := <-done; err != nil || len(events) > 0 {
+		t.Errorf("%v, %d Events", err, len(events))
+	}
 }
 
 // patience limits waits that succeed on any machine, however busy.

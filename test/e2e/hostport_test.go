@@ -77,12 +77,17 @@ func TestHostPortsWithoutEngine(t *testing.T) {
 	})
 }
 
-// A pod may use the host's port 80 although services also use port 80, in any order, without affecting them.
+// A pod may use the host's port 80 although services also use port 80, in any order, without affecting them. It is served at
+// each of the host's addresses.
 func TestHostPortBesideServices(t *testing.T) {
 	s := newSpace(t)
 	node, other := cluster.Nodes[0], cluster.Nodes[1]
 	s.create(s.pod("web", node, "serve", "8080"))
 	early := s.service("web", 8080)
+	const second = "172.30.0.111"
+	_, err := node.Exec(t.Context(), "ip", "addr", "add", second+"/24", "dev", "eth0")
+	s.must(err)
+	t.Cleanup(func() { _, _ = node.Exec(context.Background(), "ip", "addr", "del", second+"/24", "dev", "eth0") })
 	ingress := s.pod("ingress", node, "serve", "8081")
 	ingress.Spec.Containers[0].Ports = []v1.ContainerPort{{ContainerPort: 8081, HostPort: 80}}
 	s.create(ingress)
@@ -96,7 +101,7 @@ func TestHostPortBesideServices(t *testing.T) {
 		at, name string
 	}{
 		{node, early, "web"}, {node, late.Spec.ClusterIP, "web"}, {other, early, "web"}, {other, late.Spec.ClusterIP, "web"},
-		{node, node.Addr.String(), "ingress"}, {other, node.Addr.String(), "ingress"}, {node, "127.0.0.1", "ingress"},
+		{node, node.Addr.String(), "ingress"}, {other, node.Addr.String(), "ingress"}, {node, "127.0.0.1", "ingress"}, {other, second, "ingress"},
 	} {
 		s.eventually(time.Minute, fmt.Sprintf("%s answers %s at %s", want.name, want.from.Name, want.at), func(ctx context.Context) error {
 			out, err := ask(ctx, want.from, "http://"+want.at+"/hostname")

@@ -31,6 +31,9 @@ type Config struct {
 	Addresses Addresses
 	// NodePorts limits the host's addresses that serve node ports; empty: all of them, including loopback.
 	NodePorts []netip.Prefix
+	// Doors returns the host's addresses that serve node ports, instead of NodePorts; nil: NodePorts decides. It is asked when everything
+	// is compared.
+	Doors func() ([]netip.Addr, error)
 	// SCTPBeside says that another back end serves SCTP on this host. The relay then only makes ClusterIPs local for it.
 	SCTPBeside bool
 	// UDPIdle is how long a UDP session lives after its last packet; 0: 2 minutes. Short exchanges, such as DNS, live
@@ -85,6 +88,7 @@ type Relay struct {
 	single    map[Port]struct{}   // fronts for which only their port was made local
 	whole     map[netip.Addr]bool // addresses that are ClusterIPs, whatever other fronts they have
 	host      []netip.Addr        // the host's own addresses as last listed
+	doors     []netip.Addr        // as Config.Doors last returned them
 	ranges    []netip.Prefix      // of service addresses, from the last Table
 }
 
@@ -110,6 +114,13 @@ func (r *Relay) Sync(ctx context.Context, want *proxy.Table, changed []proxy.Ser
 		if err == nil {
 			r.host = host
 		} else {
+			errs = append(errs, err)
+		}
+		if r.cfg.Doors != nil {
+			doors, err := r.cfg.Doors()
+			if err == nil {
+				r.doors = doors
+			}
 			errs = append(errs, err)
 		}
 		changed = r.names(want)
@@ -303,11 +314,19 @@ func (r *Relay) places(key Port) []Place {
 		if addr.Is4() != key.Addr.Addr().Is4() || addr.IsLinkLocalUnicast() {
 			continue
 		}
-		if len(r.cfg.NodePorts) == 0 || slices.ContainsFunc(r.cfg.NodePorts, func(p netip.Prefix) bool { return p.Contains(addr) }) {
+		if r.opens(addr) {
 			out = append(out, Place{Addr: netip.AddrPortFrom(addr, key.Addr.Port())})
 		}
 	}
 	return out
+}
+
+// opens says whether an address of the host serves node ports.
+func (r *Relay) opens(addr netip.Addr) bool {
+	if r.cfg.Doors != nil {
+		return slices.Contains(r.doors, addr)
+	}
+	return len(r.cfg.NodePorts) == 0 || slices.ContainsFunc(r.cfg.NodePorts, func(p netip.Prefix) bool { return p.Contains(addr) })
 }
 
 // Close stops serving and ends every connection. The addresses stay on the host for the next proxy.
