@@ -33,6 +33,7 @@ type API struct {
 	statics    map[types.UID]*v1.Pod
 	secrets    map[string]*v1.Secret
 	registered map[types.UID]bool
+	ready      map[types.UID][]v1.ConditionStatus // see Readiness
 	down       bool
 	version    int
 	Violations []string
@@ -48,7 +49,7 @@ type feed struct {
 // NewAPI returns an empty API.
 func NewAPI(log *Log) *API {
 	return &API{
-		Log: log, pods: map[types.UID]*v1.Pod{}, statics: map[types.UID]*v1.Pod{}, secrets: map[string]*v1.Secret{}, registered: map[types.UID]bool{},
+		Log: log, pods: map[types.UID]*v1.Pod{}, statics: map[types.UID]*v1.Pod{}, secrets: map[string]*v1.Secret{}, registered: map[types.UID]bool{}, ready: map[types.UID][]v1.ConditionStatus{},
 		changed: make(chan types.UID, 100),
 	}
 }
@@ -277,6 +278,7 @@ func (a *API) Write(ctx context.Context, p *v1.Pod, status v1.PodStatus) error {
 		return nil // like the real one, which skips writes without a difference
 	}
 	mine.Status = *status.DeepCopy()
+	a.noteReady(mine)
 	a.touch(mine)
 	a.sendSet(mine)
 	return nil

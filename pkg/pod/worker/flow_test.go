@@ -295,6 +295,8 @@ func (w *world) show(arg func(int) string, out *bytes.Buffer) error {
 		out.WriteString(w.log.Take())
 	case "pods":
 		out.WriteString(w.api.String())
+	case "readiness":
+		fmt.Fprintln(out, w.api.Readiness(arg(1)))
 	case "containers":
 		out.WriteString(w.engine.String())
 	case "disk":

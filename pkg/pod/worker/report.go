@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"reflect"
+	"slices"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
@@ -55,8 +56,9 @@ func (r *reporter) written() bool {
 	return r.sent != nil && reflect.DeepEqual(*r.sent, r.seen.Memory.Last)
 }
 
-// write sends the status to the API server. The newest status wins; one write runs at a time.
-func (r *reporter) write() {
+// write sends the status to the API server. The newest status wins; one write runs at a time. current says that nothing has happened since the
+// status was brought up to date.
+func (r *reporter) write(current bool) {
 	if r.parts.Status == nil || r.remains.reported() || r.written() {
 		return
 	}
@@ -66,7 +68,7 @@ func (r *reporter) write() {
 			return
 		}
 	}
-	if r.waitForStart() {
+	if r.waitForStart(current) {
 		return
 	}
 	r.unsent = time.Time{}
@@ -88,11 +90,12 @@ func (r *reporter) write() {
 // statusPatience is how long a status may wait for a start in progress, whose end changes it again.
 const statusPatience = 2 * time.Second
 
-// waitForStart reports that the status only shows the progress of the pod's first start, which is still running. The result of the start is
-// written immediately; its single steps are not worth a write.
-func (r *reporter) waitForStart() bool {
+// waitForStart reports that the status only shows the progress of a start that is still running: the pod's first one, or that of a container
+// in place of one that is ended for it. The result of the start is written immediately; its single steps are not worth a write.
+func (r *reporter) waitForStart(current bool) bool {
 	m := &r.seen.Memory
-	if m.Phase != pod.Syncing || m.Last.Phase != v1.PodPending || len(m.Retries) > 0 || len(r.pod.Spec.InitContainers) > 0 || !r.steps.starting() {
+	first := m.Last.Phase == v1.PodPending && len(r.pod.Spec.InitContainers) == 0
+	if m.Phase != pod.Syncing || len(m.Retries) > 0 || !(first && r.steps.starting() || r.replacing() && (r.steps.any() || !current)) {
 		return false
 	}
 	now := r.now()
@@ -105,6 +108,14 @@ func (r *reporter) waitForStart() bool {
 	}
 	r.lookAt(until)
 	return true
+}
+
+// replacing reports whether the newest started container of a name ends, or has ended, to be replaced.
+func (r *reporter) replacing() bool {
+	return slices.ContainsFunc(r.pod.Spec.Containers, func(c v1.Container) bool {
+		list := r.seen.Engine.Attempts(c.Name)
+		return len(list) > 0 && r.seen.Memory.Run(list[0].ID).Replace
+	})
 }
 
 // mirrored reports whether the static pod's own mirror pod exists. If not, it creates it, or first deletes an outdated one.

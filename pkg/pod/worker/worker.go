@@ -115,7 +115,7 @@ func (w *worker) turn() {
 	}
 	w.refreshVolumes()
 	if !w.observer.never() {
-		w.reporter.write()
+		w.reporter.write(w.observer.current())
 		w.cleanUp()
 	}
 	w.publish()
