@@ -26,8 +26,9 @@ remove_cluster_at_end
 
 # The end-to-end tests wait more than they compute, so two clusters share them. The second one also has the samples and the everyday subset of
 # upstream's suite on the engine that users install today, unless ENGINE names another for everything, and then on Debian's. On today's
-# engine the kernel decides about Services (PROXY_MODE=auto), on Debian's the relay does.
-other='^Test(Images|KubeadmJoin|Logs.*|NetworkChaos|Node.*|Ways)$'
+# engine the kernel decides about Services (PROXY_MODE=auto), on Debian's the relay does. Debian's engine also makes the pods' interfaces there
+# (POD_INTERFACES=engine); elsewhere the kubelet does.
+other='^Test(Images|KubeadmJoin|Logs.*|NetworkChaos|Node.*|PodInterfaces|Ways)$'
 on_second_cluster() {
 	export WINKUBE_CLUSTER=${WINKUBE_CLUSTER-}2
 	trap 'code=$?; go run ./hack/cluster down || code=1; exit $code' EXIT
@@ -38,6 +39,7 @@ on_second_cluster() {
 		WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 30m -run '^TestServicesWithoutProxy$' ./test/e2e
 		go run ./hack/cluster down
 	); fi
+	export POD_INTERFACES=${POD_INTERFACES-engine}
 	WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 90m -run "$other" ./test/e2e
 	SUBSET=1 go run ./test/conformance # a few tests of each subject; make conformance ENGINE_API= tests other engine versions
 }

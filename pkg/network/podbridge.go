@@ -35,6 +35,19 @@ func (cfg Config) PodBridge() string {
 	return ""
 }
 
+// ChooseInterfaces sets Interfaces to who, or if that is "", to the kubelet where it can make pods' interfaces. Mode, External and Platform
+// must be set. The error is that of CheckInterfaces.
+func (cfg *Config) ChooseInterfaces(who string) error {
+	cfg.Interfaces = Interfaces(who)
+	if who == "" {
+		cfg.Interfaces = ByKubelet
+		if cfg.External != "" || cfg.CheckInterfaces() != nil {
+			cfg.Interfaces = ByEngine
+		}
+	}
+	return cfg.CheckInterfaces()
+}
+
 // CheckInterfaces rejects an unknown Interfaces, or one that the mode does not support.
 func (cfg Config) CheckInterfaces() error {
 	switch {

@@ -53,7 +53,7 @@ func TestParse(t *testing.T) {
 		{map[string]string{"WIDE": "1", "SUBSET": "1"}, "WIDE=1 cannot be combined with ALL or SUBSET: leave them out"},
 		{map[string]string{"VM": "1"}, "tests for a virtual machine of sig-node, sig-apps, sig-storage, not Serial, VM=1; 3 processes, 1 nodes"},
 		{map[string]string{"VM": "1", "SUBSET": "1"}, "VM=1 cannot be combined with ALL, SERIAL, STORAGE, SUBSET or WIDE, because it selects its own tests: leave them out"},
-		{map[string]string{"SIGS": "sig-network", "ENGINE": "29", "POD_INTERFACES": "kubelet"}, "conformance tests of sig-network, not Serial, POD_INTERFACES=kubelet, ENGINE=29; 8 processes, 2 nodes"},
+		{map[string]string{"SIGS": "sig-network", "ENGINE": "29", "POD_INTERFACES": "engine"}, "conformance tests of sig-network, not Serial, POD_INTERFACES=engine, ENGINE=29; 8 processes, 2 nodes"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},
 	} {
 		o, err := parse(func(name string) string { return test.env[name] })
@@ -154,7 +154,7 @@ func TestEngineTitle(t *testing.T) {
 		"NETWORK_MODE=overlay PROXY_MODE=auto": "The engine as it is, --network-mode=overlay, --proxy-mode=auto",
 		"CONTROL_PLANE=1.33":                   "The engine as it is, control plane 1.33",
 		"STORAGE=csi":                          "The engine as it is, volumes provisioned by a CSI driver",
-		"ENGINE=29 POD_INTERFACES=kubelet":     lab.DescribeRelease("29") + ", --pod-interfaces=kubelet",
+		"ENGINE=29 POD_INTERFACES=engine":      lab.DescribeRelease("29") + ", --pod-interfaces=engine",
 		"VM=1":                                 "A virtual machine",
 		"ENGINE=29 NETWORK_MODE=overlay":       lab.DescribeRelease("29") + ", --network-mode=overlay",
 	} {

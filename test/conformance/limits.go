@@ -98,7 +98,7 @@ var limits = []limit{
 	},
 	{
 		name:   regexp.MustCompile(`\[sig-network\] Networking should allow creating a Pod with an SCTP HostPort`),
-		reason: "Docker listens at hostPorts itself, and this kernel has no sockets of SCTP; POD_INTERFACES=kubelet runs the test",
+		reason: "Docker listens at hostPorts itself, and this kernel has no sockets of SCTP; the interfaces of the kubelet, which are the default, run the test",
 		proof:  "no SCTP in /proc/net/protocols; the pod's Event: Error starting userland proxy: protocol not supported",
 		holds:  func(m machine) bool { return !m.sctpPorts },
 	},
@@ -122,7 +122,7 @@ func limitsHere(o options) ([]limit, error) {
 	m := machine{
 		sysResource: o.vm || bounding>>capSysResource&1 == 1,
 		relayed:     o.relayed(),
-		sctpPorts:   o.interfaces == "kubelet" || strings.Contains(string(protocols), "\nSCTP "),
+		sctpPorts:   o.interfaces == "" && o.network != "cni" || strings.Contains(string(protocols), "\nSCTP "),
 	}
 	var here []limit
 	for _, l := range limits {

@@ -21,7 +21,7 @@ func TestModeLimits(t *testing.T) {
 		out                            bool
 	}{
 		{source, "", "", "", true}, {source, "connect", "", "", false}, {source, "auto", "", "", false}, {source, "auto", "bpffs", "", true},
-		{port, "", "", "", !sctp}, {port, "connect", "", "engine", !sctp}, {port, "", "", "kubelet", false},
+		{port, "", "", "engine", !sctp}, {port, "connect", "", "engine", !sctp}, {port, "", "", "", false},
 	} {
 		o := options{wide: true, sigs: []string{"sig-network"}, proxy: c.proxy, lacks: c.lacks, interfaces: c.interfaces}
 		limits, err := limitsHere(o)

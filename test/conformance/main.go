@@ -38,7 +38,7 @@ From the environment:
   SUBSET      1: a selection that takes a few minutes
   VM          1: on the virtual machine of make test-vm, which runs it: tests that need privileged pods, and a part of sig-node
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
-  POD_INTERFACES  kubelet: kubelets make the pods' interfaces; default: the engine does
+  POD_INTERFACES  engine: pods are on a Docker network; default: kubelets make the pods' interfaces
   DUAL_STACK  1: a cluster whose nodes, pods and Services have addresses of both families
   PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
   PROXY_LACKS  what the host keeps from proxies of PROXY_MODE=auto, so that they relay: cgroup2, bpffs, rights
@@ -64,7 +64,7 @@ type options struct {
 	vm          bool   // on the virtual machine instead of the nodes
 	dual        bool   // addresses of both families
 	network     string // --network-mode; "": host-gateway
-	interfaces  string // --pod-interfaces; "": the engine's
+	interfaces  string // --pod-interfaces; "": the default, the kubelet's except with CNI
 	proxy       string // --proxy-mode of proxies; "": the default
 	lacks       string // what the host keeps from proxies, see lab.CheckProxyLacks; "": nothing
 	storage     string // what provisions volumes, see lab.CheckStorage; "": nothing
@@ -168,7 +168,7 @@ func (o *options) parseProxy(getenv func(string) string) error {
 	if o.network = getenv("NETWORK_MODE"); o.network == "host-gateway" {
 		o.network = ""
 	}
-	if o.interfaces = getenv("POD_INTERFACES"); o.interfaces == "engine" {
+	if o.interfaces = getenv("POD_INTERFACES"); o.interfaces == "kubelet" {
 		o.interfaces = ""
 	}
 	if o.proxy = getenv("PROXY_MODE"); o.proxy == "userspace" {

@@ -30,7 +30,7 @@ type damage struct {
 
 // cut disconnects a pod from its network.
 func cut(engine *lab.Engine, pod, sandbox string) damage {
-	if cluster.PodInterfaces == "kubelet" {
+	if cluster.KubeletInterfaces() {
 		port := podlink.PortName(sandbox)
 		return damage{name: "pod " + pod + "'s interface deleted", do: words("ip link del " + port), see: words("ip -br link show " + port)}
 	}

@@ -80,8 +80,8 @@ func portsOf(ctx context.Context, node *lab.Host, namespace string, onEngine int
 // connect to new pods in both directions. A kubelet that is killed meanwhile leaks nothing. Externally restarted
 // sandboxes and deleted interfaces are restored.
 func TestPodInterfaces(t *testing.T) {
-	if cluster.NetworkMode == "cni" || cluster.PodInterfaces != "" {
-		t.Skip("changes from interfaces of the engine to the kubelet's")
+	if cluster.KubeletInterfaces() || cluster.NetworkMode == "cni" {
+		t.Skip("changes from interfaces of the engine to the kubelet's: set POD_INTERFACES=engine")
 	}
 	s := newSpace(t)
 	node, other := cluster.Nodes[0], cluster.Nodes[1]

@@ -103,6 +103,11 @@ type Cluster struct {
 	steps *Steps
 }
 
+// KubeletInterfaces says whether the kubelets make the pods' interfaces.
+func (c *Cluster) KubeletInterfaces() bool {
+	return c.PodInterfaces == "kubelet" || c.PodInterfaces == "" && c.NetworkMode != "cni"
+}
+
 // New returns the cluster of the repository at root without changing the machine. It prints steps to out.
 func New(root string, out io.Writer) *Cluster {
 	addSystemDirs()

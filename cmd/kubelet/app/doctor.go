@@ -55,7 +55,7 @@ func newDoctorCommand(out io.Writer) *cobra.Command {
 // add declares the flags.
 func (o *doctorOptions) add(fs *pflag.FlagSet) {
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "the same as the kubelet's")
-	fs.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "the same as the kubelet's")
+	fs.StringVar(&o.interfaces, "pod-interfaces", "", "the same as the kubelet's")
 	fs.StringVar(&o.windows, "windows-network", "", "the same as the kubelet's")
 	fs.StringVar(&o.adapter, "interface", "", "the same as the kubelet's")
 	fs.BoolVar(&o.windowsFirewall, "windows-firewall", true, "the same as the kubelet's")
@@ -75,8 +75,8 @@ func (o *doctorOptions) symptoms(ctx context.Context) (doctor.Symptoms, error) {
 		return s, err
 	}
 	s.Config = network.Config{Mode: network.Mode(o.mode), Platform: platformOf(facts), External: os.Getenv("CONTAINER_NETWORK"),
-		Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter, Interfaces: network.Interfaces(o.interfaces)}
-	if err := s.Config.CheckInterfaces(); err != nil {
+		Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
+	if err := s.Config.ChooseInterfaces(o.interfaces); err != nil {
 		return s, fmt.Errorf("--pod-interfaces=%s: %w", o.interfaces, err)
 	}
 	if s.Config.External != "" {

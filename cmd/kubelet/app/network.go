@@ -40,7 +40,7 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 	fs := plan.Flags()
 	o.platform.add(fs)
 	fs.StringVar(&o.mode, "network-mode", string(network.HostGateway), "host-gateway, overlay, upstream, cni or external")
-	fs.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "engine or kubelet")
+	fs.StringVar(&o.interfaces, "pod-interfaces", "", "engine or kubelet (default: as the kubelet's)")
 	fs.StringVar(&o.engine, "engine-version", "", "version of the Docker Engine, as in 28.1.0")
 	fs.StringSliceVar(&o.podCIDRs, "pod-cidr", nil, "pods' `ranges` on the node")
 	fs.StringSliceVar(&o.out, "cluster-cidr", nil, "`ranges` of all pods: traffic to them keeps the pod's address")
@@ -55,8 +55,8 @@ func newNetworkPlanCommand(out io.Writer) *cobra.Command {
 			return err
 		}
 		cfg := network.Config{Mode: network.Mode(o.mode), Platform: platform, External: os.Getenv("CONTAINER_NETWORK"),
-			Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter, Interfaces: network.Interfaces(o.interfaces)}
-		if err := cfg.CheckInterfaces(); err != nil {
+			Windows: network.WindowsNetwork(o.windows), Adapter: o.adapter}
+		if err := cfg.ChooseInterfaces(o.interfaces); err != nil {
 			return fmt.Errorf("--pod-interfaces=%s: %w", o.interfaces, err)
 		}
 		if cfg.NonMasquerade, err = parsePrefixes("cluster-cidr", o.out); err != nil {

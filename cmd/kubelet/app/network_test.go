@@ -73,6 +73,10 @@ func TestNetworkPlan(t *testing.T) {
 		"plan --os=linux --network-mode=overlay --pod-cidr=10.244.1.0/24 --node-ip=10.1.0.11 --mtu=1500",
 		"plan --os=linux --network-mode=overlay --pod-cidr=10.244.1.0/24",
 		"plan --os=linux --network-mode=external",
+		"plan --os=linux --pod-cidr=192.168.0.0/24 --pod-interfaces=engine",
+		"plan --os=windows --pod-cidr=192.168.0.0/24 --pod-interfaces=kubelet",
+		"plan --os=linux --network-mode=cni --pod-interfaces=kubelet",
+		"plan --os=linux --pod-interfaces=router",
 		"plan --os=beos", "plan --os=linux --cluster-cidr=x", "plan --os=linux --node-ip=x",
 	} {
 		fmt.Fprintf(&b, "$ kubelet network %s\n%s", line, networkCommand("", line))

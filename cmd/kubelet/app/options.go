@@ -8,7 +8,6 @@ import (
 	config "k8s.io/kubelet/config/v1beta1"
 
 	"github.com/winkube/winkube/pkg/daemon"
-	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/pod/plan"
 )
 
@@ -193,7 +192,7 @@ func (o *networkFlags) add(f *fieldFlags, c *config.KubeletConfiguration) {
 	f.text("clusterDomain", "cluster-domain", &c.ClusterDomain, "`domain` of the cluster, for example cluster.local (default: the one in the name that the cluster DNS has for the API server's Service)")
 	f.text("resolvConf", "resolv-conf", c.ResolverConfig, "`file` with the host's DNS settings for pods that use them; empty: none")
 	f.StringVar(&o.mode, "network-mode", "host-gateway", "host-gateway: proxy writes routes to other nodes; upstream: a router has these routes; overlay: VXLAN between nodes; cni: CNI plugins, see --cni-conf-dir; external: the existing Docker network that $CONTAINER_NETWORK names (the default if that variable is set)")
-	f.StringVar(&o.interfaces, "pod-interfaces", string(network.ByEngine), "who makes pods' network interfaces on Linux with --network-mode=host-gateway, upstream or overlay: engine (on a Docker network) or kubelet (by netlink; hostPorts then pass through the kubelet)")
+	f.StringVar(&o.interfaces, "pod-interfaces", "", "who makes pods' network interfaces: kubelet (by netlink, with rules for hostPorts; the default on Linux with --network-mode=host-gateway, upstream or overlay, and only there) or engine (on a Docker network)")
 	addCNIFlags(f.FlagSet, &o.cniConfDir, &o.cniBinDirs)
 	f.text("podCIDR", "pod-cidr", &c.PodCIDR, "`range` of the pods on this node, if the Node has no spec.podCIDRs")
 	f.StringVar(&o.clusterCIDR, "cluster-cidr", "", "`range` of all pods; traffic to it keeps the pod's address (default: the private range around the Node's own, and the Nodes' ranges that the proxy reports)")

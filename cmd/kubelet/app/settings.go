@@ -286,8 +286,7 @@ func (s *settings) makeNetwork() error {
 	if s.Network.Services, err = parsePrefixes("service-cidr", split(s.network.serviceCIDR)); err != nil {
 		return err
 	}
-	s.Network.Interfaces = network.Interfaces(s.network.interfaces)
-	if err := s.Network.CheckInterfaces(); err != nil {
+	if err := s.Network.ChooseInterfaces(s.network.interfaces); err != nil {
 		return fmt.Errorf("--pod-interfaces=%s: %w", s.network.interfaces, err)
 	}
 	s.Network.Windows, s.Network.Adapter = network.WindowsNetwork(s.network.windows), s.network.adapter
