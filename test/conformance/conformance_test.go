@@ -34,7 +34,7 @@ func TestParse(t *testing.T) {
 		{map[string]string{"SIGS": "sig-node", "CONTROL_PLANE": "1.33"}, "conformance tests of sig-node, not Serial, CONTROL_PLANE=1.33; 8 processes, 2 nodes"},
 		{map[string]string{"CONTROL_PLANE": "1.20"}, `CONTROL_PLANE: got "1.20", want one of 1.33, 1.37, or nothing for 1.36.3`},
 		{map[string]string{"CONTROL_PLANE": "1.33", "ENGINE_API": "1.41"}, "CONTROL_PLANE cannot be combined with ENGINE_API, whose results are recorded for one control plane: leave one out"},
-		{map[string]string{"ENGINE": "30"}, `ENGINE: got "30", want one of 25, 28, 29, 29-overlay2, or nothing for Debian's engine`},
+		{map[string]string{"ENGINE": "30"}, `ENGINE: got "30", want one of 25, 28, 29, 29-overlay2, 29-nftables, or nothing for Debian's engine`},
 		{map[string]string{"ENGINE": "29", "ENGINE_API": "1.41"}, "ENGINE cannot be combined with ENGINE_API, which imitates versions on Debian's engine: leave one out"},
 		{map[string]string{"PROCS": "many"}, `PROCS: got "many", want a number from 1 to 64`},
 		{map[string]string{"NODES": "4"}, `NODES: got "4", want a number from 1 to 3`},

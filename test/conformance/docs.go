@@ -35,7 +35,7 @@ a real control plane, and two nodes with a Docker engine each.
     make conformance WIDE=1 DUAL_STACK=1              a cluster with addresses of both families, and the tests that need one
     make conformance STORAGE=csi                      the tests of provisioned volumes, on a cluster with a CSI driver
     WINKUBE_SUITE=1 make test-vm                      VM=1 go run ./test/conformance, on a virtual machine, with what such a machine can run
-    make conformance ENGINE=29                        Docker 29 with containerd's image store; also 29-overlay2, 28 and 25
+    make conformance ENGINE=29                        Docker 29 with containerd's image store; also 29-overlay2, 29-nftables, 28 and 25
     make conformance CONTROL_PLANE=1.33               a control plane older than the nodes and the suite; with 1.37 a newer one
     make conformance ENGINE_API=1.24                  an engine that speaks API 1.24 at most; also 1.41 (at most) and min1.44 (at least)
 

@@ -42,7 +42,7 @@ From the environment:
   DUAL_STACK  1: a cluster whose nodes, pods and Services have addresses of both families
   PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
   PROXY_LACKS  what the host keeps from proxies of PROXY_MODE=auto, so that they relay: cgroup2, bpffs, rights
-  ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2; default: Debian's
+  ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2, 29-nftables; default: Debian's
   RUNTIME     default runtime of the engines: crun; default: runc
   STORAGE     csi: the tests of provisioned volumes, on a cluster with a CSI driver and upstream's sidecars
   CONTROL_PLANE  1.33, 1.37: an older or newer control plane under the same nodes and suite; default: the suite's version

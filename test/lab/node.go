@@ -212,6 +212,9 @@ func (h *Host) writeDockerFile(ctx context.Context) error {
 		settings["storage-driver"] = "overlay2"
 		settings["features"] = map[string]bool{"containerd-snapshotter": false}
 	}
+	if r := h.cluster.release(); r != nil && r.nftables && h.engine == "" {
+		settings["firewall-backend"] = "nftables"
+	}
 	if version, err := run(ctx, h.program("dockerd"), "--version"); err == nil && strings.HasPrefix(version, "Docker version 20.") {
 		settings["deprecated-key-path"] = h.Dir("docker-key.json") // otherwise in /etc/docker; later engines have no such key
 	}

@@ -20,6 +20,7 @@ type release struct {
 	// language is the module's Go version. A module without go.mod would be compiled as Go 1.16.
 	language string
 	graph    bool // stores images in a graph driver, overlay2, instead of containerd's store
+	nftables bool // writes its rules with nft instead of iptables
 }
 
 func releases() []release {
@@ -29,6 +30,7 @@ func releases() []release {
 		{name: "28", module: "dockerd-28", path: docker, version: "28.5.2", language: "go1.24", graph: true},
 		{name: "29", module: "dockerd-29", path: moby, version: "29.0.0-beta.24", language: "go1.26"},
 		{name: "29-overlay2", module: "dockerd-29", path: moby, version: "29.0.0-beta.24", language: "go1.26", graph: true},
+		{name: "29-nftables", module: "dockerd-29", path: moby, version: "29.0.0-beta.24", language: "go1.26", nftables: true},
 	}
 }
 
@@ -58,7 +60,11 @@ func DescribeRelease(name string) string {
 		if r.graph {
 			return "Docker " + r.version + ", graph driver overlay2"
 		}
-		return "Docker " + r.version + ", containerd's image store"
+		text := "Docker " + r.version + ", containerd's image store"
+		if r.nftables {
+			text += ", rules of nftables"
+		}
+		return text
 	}
 	return "Debian's Docker"
 }

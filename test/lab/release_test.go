@@ -10,9 +10,9 @@ import (
 
 func TestCheckRelease(t *testing.T) {
 	for name, want := range map[string]string{
-		"": "", "25": "", "28": "", "29": "", "29-overlay2": "",
-		"30":    `ENGINE: got "30", want one of 25, 28, 29, 29-overlay2, or nothing for Debian's engine`,
-		"20.10": `ENGINE: got "20.10", want one of 25, 28, 29, 29-overlay2, or nothing for Debian's engine`,
+		"": "", "25": "", "28": "", "29": "", "29-overlay2": "", "29-nftables": "",
+		"30":    `ENGINE: got "30", want one of 25, 28, 29, 29-overlay2, 29-nftables, or nothing for Debian's engine`,
+		"20.10": `ENGINE: got "20.10", want one of 25, 28, 29, 29-overlay2, 29-nftables, or nothing for Debian's engine`,
 	} {
 		got := ""
 		if err := CheckRelease(name); err != nil {
