@@ -234,6 +234,11 @@ func (c *Cluster) upEnginesOf(ctx context.Context, hosts []*Host) error {
 		if err := node.writeEngineFiles(ctx); err != nil {
 			return err
 		}
+		if r := c.release(); r != nil && r.nftables { // it does not switch on forwarding, and does not start without
+			if _, err := node.Exec(ctx, "sysctl", "-qw", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"); err != nil {
+				return err
+			}
+		}
 		if err := node.Process("containerd").Ensure(ctx); err != nil {
 			return err
 		}
