@@ -6,6 +6,7 @@
 package doctor
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -18,6 +19,7 @@ import (
 	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/firewalld"
+	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"
@@ -320,7 +322,7 @@ func tunnels(s Symptoms) (out []Finding) {
 }
 
 func mtu(s Symptoms) []Finding {
-	if s.State.Network == nil && s.State.Bridge == nil || len(s.Config.NodeIPs) == 0 || len(s.State.Gateways) == 0 {
+	if s.State.Network == nil && s.State.Bridge == nil && s.State.Links == nil || len(s.Config.NodeIPs) == 0 || len(s.State.Gateways) == 0 {
 		return nil
 	}
 	up, pods := s.With(s.Config.NodeIPs[0]), s.Named(s.State.Gateways[0].Interface)
@@ -331,16 +333,30 @@ func mtu(s Symptoms) []Finding {
 	for _, d := range s.State.Devices {
 		limit = min(limit, up.MTU-vxlan.Overhead(d.Local))
 	}
-	// A bridge has the smallest MTU of its ports, so it shows the pods' MTU.
-	if pods.MTU > limit {
-		remove := "docker network rm " + s.State.Join
-		if s.State.Network == nil {
-			remove = fmt.Sprintf("Get-HnsNetwork | ? Name -eq %s | Remove-HnsNetwork", s.State.Bridge.Name)
-		}
-		return []Finding{fault("drain this node, then: "+remove+"; the kubelet recreates it",
-			"pods send packets of %d bytes; the path to other nodes carries %d", pods.MTU, limit)}
+	sent, cure := pods.MTU, "" // a bridge has the smallest MTU of its ports
+	switch {
+	case s.State.Links != nil:
+		sent, cure = largestPort(s.Links, s.State.Links.MTU), "drain this node: new pods get interfaces that fit"
+	case s.State.Network == nil:
+		cure = fmt.Sprintf("drain this node, then: Get-HnsNetwork | ? Name -eq %s | Remove-HnsNetwork; the kubelet recreates it", s.State.Bridge.Name)
+	default:
+		cure = "drain this node, then: docker network rm " + s.State.Join + "; the kubelet recreates it"
 	}
-	return []Finding{good("pods send packets of %d bytes; the path to other nodes carries %d", pods.MTU, limit)}
+	if sent > limit {
+		return []Finding{fault(cure, "pods send packets of %d bytes; the path to other nodes carries %d", sent, limit)}
+	}
+	return []Finding{good("pods send packets of %d bytes; the path to other nodes carries %d", sent, limit)}
+}
+
+// largestPort is the largest MTU of pods' interfaces that the kubelet made; planned if there are none.
+func largestPort(links []network.Link, planned int) int {
+	largest := 0
+	for _, l := range links {
+		if podlink.IsPort(l.Name) {
+			largest = max(largest, l.MTU)
+		}
+	}
+	return cmp.Or(largest, planned)
 }
 
 // routes looks for the routes that the proxy writes.

@@ -15,6 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/iptables"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/firewalld"
+	"github.com/winkube/winkube/pkg/network/podlink"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/portblocks"
 	"github.com/winkube/winkube/pkg/vxlan"
@@ -135,6 +136,11 @@ func TestDiagnose(t *testing.T) {
 	gateway := network.Config{Mode: network.HostGateway, Platform: onLinux, NonMasquerade: prefixes("10.244.0.0/16")}
 	overlay, windows := gateway, gateway
 	overlay.Mode, windows.Platform = network.Overlay, onWindows
+	ours := overlay
+	ours.Interfaces = network.ByKubelet
+	port := func(mtu int) network.Link {
+		return network.Link{Name: podlink.PortName("0123456789abcdef"), Up: true, MTU: mtu}
+	}
 	tunnelled := overlay
 	tunnelled.Platform = onServer2022
 	bridged := windows
@@ -147,6 +153,11 @@ func TestDiagnose(t *testing.T) {
 	}{
 		{"host-gateway, healthy", gateway, func(*Symptoms) {}},
 		{"overlay, healthy", overlay, func(*Symptoms) {}},
+		{"overlay, interfaces by the kubelet, no pods", ours, func(s *Symptoms) { s.Named("winkube0").MTU = 1500 }},
+		{"overlay, interfaces by the kubelet, pods of before", ours, func(s *Symptoms) {
+			s.Named("winkube0").MTU = 1450
+			s.Links = append(s.Links, port(1450), port(1500))
+		}},
 		{"Windows, healthy", windows, func(*Symptoms) {}},
 		{"nothing runs", gateway, func(s *Symptoms) {
 			s.Elevated, s.EngineErr, s.Forwarding, s.Links, s.Routes = false, errors.New("connection refused"), nil, nil, nil
