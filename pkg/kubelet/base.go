@@ -66,7 +66,7 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	if b.serving, err = newServing(cfg, clients.Main, b.objects); err != nil {
 		return b, err
 	}
-	cfg.Engine.HostAddresses, cfg.Engine.HostIPs = hostAddresses(cfg.NodeIPs)
+	cfg.Engine.HostAddresses, cfg.Engine.HostIPs = hostAddresses(cfg.NodeIPs, b.objects.AllServices)
 	if b.engine, err = docker.New(cfg.Engine); err != nil {
 		return b, err
 	}

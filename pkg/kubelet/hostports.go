@@ -47,20 +47,42 @@ func reservedPorts(cfg Config, reports report.FactsFile) []admit.Reserved {
 	return out
 }
 
-// hostAddresses returns the addresses for a hostPort without hostIP, and the addresses that a hostIP may be.
-func hostAddresses(nodeIPs []netip.Addr) (published, allowed func() ([]netip.Addr, error)) {
-	return func() ([]netip.Addr, error) { return host.Doors(nodeIPs) }, func() ([]netip.Addr, error) { return host.Own(nodeIPs) }
+// hostAddresses returns the addresses for a hostPort without hostIP, and the addresses that a hostIP may be. The proxy may add ClusterIPs to
+// an interface that counts. They stay the Services': services lists those that are known.
+func hostAddresses(nodeIPs []netip.Addr, services func() ([]*v1.Service, error)) (published, allowed func() ([]netip.Addr, error)) {
+	without := func(read func([]netip.Addr) ([]netip.Addr, error)) func() ([]netip.Addr, error) {
+		return func() ([]netip.Addr, error) {
+			addrs, err := read(nodeIPs)
+			return withoutClusterIPs(addrs, services), err
+		}
+	}
+	return without(host.Doors), without(host.Own)
 }
 
 // hostDoors returns the addresses of the host at which a hostPort without hostIP is served: on Linux those that lead to other machines, as
 // the engine would publish it, on Windows the node's and loopback, because others may belong to Services.
-func hostDoors(cfg Config) func() ([]netip.Addr, error) {
+func hostDoors(cfg Config, services func() ([]*v1.Service, error)) func() ([]netip.Addr, error) {
 	if cfg.Platform.OS == "windows" {
 		return func() ([]netip.Addr, error) {
 			return append(slices.Clone(cfg.NodeIPs), netip.AddrFrom4([4]byte{127, 0, 0, 1}), netip.IPv6Loopback()), nil
 		}
 	}
-	return func() ([]netip.Addr, error) { return host.Doors(cfg.NodeIPs) }
+	published, _ := hostAddresses(cfg.NodeIPs, services)
+	return published
+}
+
+// withoutClusterIPs returns addrs without the ClusterIPs of Services.
+func withoutClusterIPs(addrs []netip.Addr, services func() ([]*v1.Service, error)) []netip.Addr {
+	all, _ := services() // of a cache
+	taken := map[netip.Addr]bool{}
+	for _, s := range all {
+		for _, ip := range s.Spec.ClusterIPs {
+			if addr, err := netip.ParseAddr(ip); err == nil {
+				taken[addr] = true
+			}
+		}
+	}
+	return slices.DeleteFunc(addrs, func(a netip.Addr) bool { return taken[a] })
 }
 
 // hostPorts serves the hostPorts that the engine does not publish, through the relay that serves the proxy's node ports. On the bridge of
@@ -97,11 +119,11 @@ const (
 )
 
 // hostPortRules are the packet filter rules of hostPorts; nil on Windows. Without interfaces of the kubelet's they are only removed.
-func hostPortRules(cfg Config) *hostport.Rules {
+func hostPortRules(cfg Config, doors func() ([]netip.Addr, error)) *hostport.Rules {
 	if cfg.Platform.OS == "windows" {
 		return nil
 	}
-	return hostport.NewRules(hostport.RulesConfig{Run: command.Patient(command.New(), rulesPatience, rulesPause), Bridge: cfg.Network.PodBridge(), Doors: hostDoors(cfg),
+	return hostport.NewRules(hostport.RulesConfig{Run: command.Patient(command.New(), rulesPatience, rulesPause), Bridge: cfg.Network.PodBridge(), Doors: doors,
 		Forget: hostnet.ForgetFlows})
 }
 

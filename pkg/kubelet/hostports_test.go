@@ -79,7 +79,7 @@ func TestHostPortsServed(t *testing.T) {
 	tcp, udp := guest(t)
 	events := make(chan string, 20)
 	serve := func(ctx context.Context) (hostPorts, chan error) {
-		h := newHostPorts(hostDoors(Config{Machine: Machine{Platform: pod.Platform{OS: "windows"}}}), nil, nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
+		h := newHostPorts(hostDoors(Config{Machine: Machine{Platform: pod.Platform{OS: "windows"}}}, nil), nil, nil, func(_, name, _, kind, _, message string) { events <- name + " " + kind + ": " + message })
 		done := make(chan error, 1)
 		go func() { done <- h.Run(ctx) }()
 		return h, done
@@ -171,6 +171,22 @@ func TestHostDoors(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil || len(events) > 0 {
 		t.Errorf("%v, %d Events", err, len(events))
+	}
+}
+
+// TestClusterIPsAreNoDoors: addresses that the proxy adds to an interface of the host stay the Services'.
+func TestClusterIPsAreNoDoors(t *testing.T) {
+	services := func() ([]*v1.Service, error) {
+		return []*v1.Service{
+			{Spec: v1.ServiceSpec{ClusterIPs: []string{v1.ClusterIPNone}}}, {Spec: v1.ServiceSpec{ClusterIPs: []string{"10.96.0.1", "fd00:96::1"}, ExternalIPs: []string{"192.0.2.7"}}},
+		}, nil
+	}
+	var addrs []netip.Addr
+	for _, text := range []string{"192.0.2.7", "10.96.0.1", "fd00:96::1", "fd00:96::2"} {
+		addrs = append(addrs, netip.MustParseAddr(text))
+	}
+	if got := fmt.Sprint(withoutClusterIPs(addrs, services)); got != "[192.0.2.7 fd00:96::2]" {
+		t.Errorf("doors %s", got)
 	}
 }
 

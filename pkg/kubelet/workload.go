@@ -50,7 +50,9 @@ func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Mana
 	pods := cfg.Pods
 	pods.HostIPs = hostIPs
 
-	w := workload{runtime: newRuntime(b.engine.Containers, b.network, cfg.Counters), ports: newHostPorts(hostDoors(cfg), hostPortRules(cfg), sctpNodePort(b.objects.AllServices), b.events.PodEvent)}
+	doors := hostDoors(cfg, b.objects.AllServices)
+	w := workload{runtime: newRuntime(b.engine.Containers, b.network, cfg.Counters),
+		ports: newHostPorts(doors, hostPortRules(cfg, doors), sctpNodePort(b.objects.AllServices), b.events.PodEvent)}
 	parts := worker.Parts{
 		Source: source.New(from), Runtime: w.runtime, Resolver: start.New(resolver, b.puller, b.volumes, b.network), Volumes: b.volumes,
 		Objects: b.objects, Attacher: b.network, Status: kubeclient.NewStatusWriter(clients.Main), Admitter: b.closing.Admitter(b.pressure.Admitter(admitter)),
