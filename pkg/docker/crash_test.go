@@ -193,7 +193,7 @@ func TestStuckContainer(t *testing.T) {
 	}
 }
 
-// TestCommandStartsLate: the engine starts a probe's command only after the probe's timeout.
+// TestCommandStartsLate: the engine starts a probe's command only after the probe's timeout. Until that has ended, the probe gets no other one.
 func TestCommandStartsLate(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)
 	id := r.run(r.pod("late", []string{"pause"}))[0]
@@ -212,11 +212,38 @@ func TestCommandStartsLate(t *testing.T) {
 	if err := <-done; !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("the engine answers: %v", err)
 	}
+	created := func() (n int) {
+		for _, request := range r.fake.Requests(false) {
+			if strings.HasPrefix(request, "POST /containers/") && strings.HasSuffix(request, "/exec") {
+				n++
+			}
+		}
+		return n
+	}
+	again := func() error {
+		over := newDeadline(t)
+		close(over.over)
+		_, _, err := r.ExecSync(over, id, []string{programPath, "pause"}, 10)
+		return err
+	}
+	for range 3 {
+		if err := again(); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("the next one: %v", err)
+		}
+	}
+	silent := r.fake.Hang("GET /exec/*/json")
+	if err := again(); !errors.Is(err, exec.ErrNoAnswer) {
+		t.Errorf("the next one, and the engine is silent: %v", err)
+	}
+	silent()
+	if n := created(); n != 1 {
+		t.Errorf("the engine was asked for %d commands, want 1", n)
+	}
 	release()
-	var exec string
+	var command string
 	for _, request := range r.fake.Requests(false) {
 		if start, ok := strings.CutSuffix(request, "/start"); ok && strings.Contains(request, "/exec/") {
-			exec = strings.TrimPrefix(start, "POST /exec/")
+			command = strings.TrimPrefix(start, "POST /exec/")
 		}
 	}
 	c, err := r.API(t.Context())
@@ -224,10 +251,14 @@ func TestCommandStartsLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	// The engine's pending start; it may already be done.
-	_ = c.ContainerExecStart(t.Context(), exec, container.ExecStartOptions{Detach: true})
+	_ = c.ContainerExecStart(t.Context(), command, container.ExecStartOptions{Detach: true})
 	if got := <-killed; got != id {
 		t.Errorf("a command of %s was ended, want one of %s", got, id)
 	}
+	next, end := context.WithCancel(t.Context())
+	defer end()
+	go func() { _, _, _ = r.ExecSync(next, id, []string{programPath, "pause"}, 10) }()
+	r.await("the next command", func() bool { return created() == 2 })
 }
 
 // TestEarlierBoot: a container shows whether it was created before the host's last boot, if its agent and this one knew the boot.

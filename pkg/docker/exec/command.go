@@ -34,19 +34,6 @@ type commandState struct {
 	DetachKeys []byte
 }
 
-// endCommand kills a command of a probe or hook after its timeout. It waits a moment for the engine and says whether the engine answers; it continues
-// in the background.
-func (e *Executor) endCommand(ctx context.Context, containerID, execID string) (answers bool) {
-	first := make(chan bool, 1)
-	// Not awaited: it ends by itself after endPauses, and its caller, whose deadline has passed, must not wait for that.
-	go e.EndCommands(context.WithoutCancel(ctx), map[string]string{execID: containerID}, first)
-	select {
-	case answers = <-first:
-	case <-e.engine.Clock().After(killPatience):
-	}
-	return answers
-}
-
 func (e *Executor) command(ctx context.Context, execID string) (was commandState, err error) {
 	err = e.engine.Call(ctx, "inspect a command", func(ctx context.Context, c *client.Client) error {
 		return e.engine.Get(ctx, c, "/exec/"+execID+"/json", &was)
@@ -56,7 +43,7 @@ func (e *Executor) command(ctx context.Context, execID string) (was commandState
 }
 
 // EndCommands kills abandoned commands of probes and hooks, but not commands of users. containers maps each command's id to its container;
-// EndCommands empties it. first, a buffered channel, receives whether the engine answered. It blocks until all have ended, at most about half a
+// EndCommands removes those that have ended. first, a buffered channel, receives whether the engine answered, if there is room. It blocks until all have ended, at most about half a
 // minute, or until ctx ends.
 func (e *Executor) EndCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
 	answered := false
@@ -75,7 +62,10 @@ func (e *Executor) EndCommands(ctx context.Context, containers map[string]string
 			delete(containers, id)
 		}
 		if try == 0 {
-			first <- answered
+			select {
+			case first <- answered:
+			default:
+			}
 		}
 		if len(containers) == 0 || pauses.Steps == 0 {
 			return

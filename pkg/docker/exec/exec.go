@@ -33,9 +33,10 @@ type Config struct {
 
 // Executor gives access to one engine's running containers. All methods may be called concurrently.
 type Executor struct {
-	engine *engine.Client
-	os     string
-	kill   func(pid int, containerID string)
+	engine     *engine.Client
+	os         string
+	kill       func(pid int, containerID string)
+	unfinished unfinished
 }
 
 var _ pod.Executor = (*Executor)(nil)
@@ -76,7 +77,15 @@ var ErrNoAnswer = errors.New("the engine does not answer")
 // ExecSync runs argv and keeps at most limit bytes of its output, both streams interleaved. When ctx ends, err is ctx's, and the command is killed if
 // the engine runs in the same Linux as the agent and reports its process id (API 1.25). Otherwise, as on Windows, it runs until it or its container
 // exits. If ctx ends and the engine does not answer, err is ErrNoAnswer.
+//
+// It first waits for the same command of the same container, if ctx of that ended before it did, and may use up ctx so.
 func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []string, limit int) (exitCode int, output []byte, err error) {
+	if id, ok := e.unfinished.await(ctx, keyOf(containerID, argv)); !ok {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && !e.answers(ctx, id) {
+			return -1, nil, fmt.Errorf("cannot run %q in container %s: %w", argv, engine.ShortID(containerID), ErrNoAnswer)
+		}
+		return -1, nil, ctx.Err()
+	}
 	kept := &head{limit: limit}
 	var execID string
 	inspect, err := e.exec(ctx, containerID, argv, commandMark, engine.Streams{Out: kept, Err: kept}, func(id string) { execID = id })
@@ -84,7 +93,7 @@ func (e *Executor) ExecSync(ctx context.Context, containerID string, argv []stri
 	case ctx.Err() != nil:
 		answers := false
 		if execID != "" {
-			answers = e.endCommand(ctx, containerID, execID)
+			answers = e.endUnfinished(ctx, containerID, argv, execID)
 		}
 		if !answers && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 			return -1, kept.data, fmt.Errorf("cannot run %q in container %s: %w", argv, engine.ShortID(containerID), ErrNoAnswer)
