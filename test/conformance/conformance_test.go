@@ -51,7 +51,7 @@ func TestParse(t *testing.T) {
 		{map[string]string{"DUAL_STACK": "yes"}, `DUAL_STACK: got "yes", want 1 or nothing`},
 		{map[string]string{"WIDE": "1", "SERIAL": "1"}, "tests beyond Conformance of sig-node, sig-network, sig-apps, sig-storage, sig-instrumentation, Serial; 8 processes, 2 nodes"},
 		{map[string]string{"WIDE": "1", "SUBSET": "1"}, "WIDE=1 cannot be combined with ALL or SUBSET: leave them out"},
-		{map[string]string{"VM": "1"}, "tests for a virtual machine of sig-node, sig-apps, sig-storage, not Serial, VM=1; 3 processes, 1 nodes"},
+		{map[string]string{"VM": "1"}, "tests for a virtual machine of sig-node, sig-storage, not Serial, VM=1; 2 processes, 1 nodes"},
 		{map[string]string{"VM": "1", "SUBSET": "1"}, "VM=1 cannot be combined with ALL, SERIAL, STORAGE, SUBSET or WIDE, because it selects its own tests: leave them out"},
 		{map[string]string{"SIGS": "sig-network", "ENGINE": "29", "POD_INTERFACES": "engine"}, "conformance tests of sig-network, not Serial, POD_INTERFACES=engine, ENGINE=29; 8 processes, 2 nodes"},
 		{map[string]string{"ALL": "1"}, "ALL=1 needs a FOCUS: the whole suite has more than 7000 tests, most for other systems"},

@@ -10,20 +10,22 @@ import (
 )
 
 // vmSIGs are the groups with tests that need more of a machine than the cluster's hosts have.
-const vmSIGs = "sig-node,sig-apps,sig-storage"
+const vmSIGs = "sig-node,sig-storage"
 
 // ofVM matches what VM=1 runs beside the engine's subset: tests with privileged containers, host directories, OOM scores and journald.
 var ofVM = regexp.MustCompile(strings.Join([]string{
 	`PrivilegedPod`, `should run the container as privileged when true`, `Mount propagation`,
 	`HostPath should`, `PersistentVolumes-expansion loopback`,
-	`\[Driver: hostPath\] \[Testpattern: Inline-volume \(default fs\)\] (subPath|volumes)`,
-	`\[LocalVolumeType: dir\] \[Testpattern: Pre-provisioned PV \(default fs\)\] (subPath|volumes)`,
+	`\[Driver: hostPath\] \[Testpattern: Inline-volume \(default fs\)\] ` + ofVolumes,
+	`\[LocalVolumeType: dir\] \[Testpattern: Pre-provisioned PV \(default fs\)\] ` + ofVolumes,
 	`PersistentVolumes-local \[Volume type: dir\] (One pod|Two pods)`,
-	`Job should allow to use`, `Job containers restarted by container restart policy`, `Job should run a job to completion when tasks sometimes fail and are not locally`,
 	`Pod InPlace Resize Container guaranteed qos - 1 container with resize policy \[Feature:InPlacePodVerticalScaling\] ` +
 		`(cpu & mem restart resizing cpu & mem in the same direction|cpu restart resizing cpu$|mem restart resizing mem$)`,
 	`NodeLogQuery\] should return the (kubelet logs|last three lines of the kubelet logs|error)`,
 }, "|"))
+
+// ofVolumes are a few tests of each driver: an emulated processor takes half a minute for one.
+const ofVolumes = `(subPath should (be able to unmount after the subpath directory is deleted|support (existing directory|file as subpath|readOnly directory))|volumes should store data)`
 
 var unfit = regexp.MustCompile(`\[(Serial|Slow|Disruptive|Flaky)\]`)
 

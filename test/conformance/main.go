@@ -29,7 +29,7 @@ From the environment:
   SIGS        groups of tests, separated by commas (` + defaultSIGs + `)
   FOCUS       regular expression that a test's name must match
   SKIP        regular expression that a test's name must not match
-  PROCS       tests that run in parallel, 1 to 64 (8; 3 with VM)
+  PROCS       tests that run in parallel, 1 to 64 (8; 2 with VM)
   NODES       number of schedulable nodes, 1 to 3 (2); three are in three zones
   SERIAL      1: only the Serial tests, one after another
   ALL         1: also tests that are not [Conformance]; needs a FOCUS
@@ -114,7 +114,7 @@ func parse(getenv func(string) string) (options, error) {
 	if o.vm {
 		o.nodes = 1
 		if getenv("PROCS") == "" {
-			o.procs = 3
+			o.procs = 2
 		}
 	}
 	if o.engine = getenv("ENGINE_API"); o.engine != "" && !slices.Contains(lab.EngineAPIs, o.engine) {
