@@ -261,15 +261,12 @@ func (m *Manager) lead(ctx context.Context, table *proxy.Table, err error) error
 	return errors.Join(errs...)
 }
 
-// ServicesChanged has the Manager compare hostPorts of protocol SCTP with node ports. It does not block.
+// ServicesChanged has the Manager compare hostPorts with node ports and ClusterIPs. It does not block.
 func (m *Manager) ServicesChanged() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, p := range m.pods {
-		if slices.ContainsFunc(p.routes, func(r proxy.Route) bool { return r.Protocol == v1.ProtocolSCTP }) {
-			m.wake.Send()
-			return
-		}
+	if len(m.pods) > 0 {
+		m.wake.Send()
 	}
 }
 

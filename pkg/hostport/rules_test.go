@@ -299,10 +299,11 @@ func TestServiceKeepsNodePort(t *testing.T) {
 	m.Serve("a", boxed("web", []netip.Addr{v4}, pod.HostPort{Port: 30007, Protocol: v1.ProtocolTCP, ContainerPort: 80}))
 	service = "shop/bus"
 	step("the socket decides about TCP", "10.244.1.7:80", "")
+	m.Serve("a", pod.Observed{})
 	for len(m.wake) > 0 {
 		<-m.wake
 	}
 	if m.ServicesChanged(); len(m.wake) > 0 {
-		t.Error("Services wake a node without hostPorts of SCTP")
+		t.Error("Services wake a node without hostPorts")
 	}
 }
