@@ -43,8 +43,8 @@ func (e *Executor) command(ctx context.Context, execID string) (was commandState
 }
 
 // EndCommands kills abandoned commands of probes and hooks, but not commands of users. containers maps each command's id to its container;
-// EndCommands removes those that have ended. first, a buffered channel, receives whether the engine answered, if there is room. It blocks until all have ended, at most about half a
-// minute, or until ctx ends.
+// EndCommands removes those that have ended. first, a buffered channel, receives whether the engine answered, if there is room. It blocks until
+// all have ended, at most about half a minute, or until ctx ends.
 func (e *Executor) EndCommands(ctx context.Context, containers map[string]string, first chan<- bool) {
 	answered := false
 	for try, pauses := 0, endPauses(); ; try++ {
