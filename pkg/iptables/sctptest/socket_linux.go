@@ -130,13 +130,25 @@ type Association struct {
 	tag, own uint32
 }
 
+// firstPort and dialled give each association of this process another source port: the kernel remembers for a while where an ended one went, and
+// another one with the same ports would go there too.
+var (
+	firstPort = rand.Uint32()
+	dialled   atomic.Uint32
+)
+
+func sourcePort() uint16 {
+	const lowest, number = 20000, 40000
+	return uint16(lowest + (firstPort%number+dialled.Add(1))%number)
+}
+
 // Dial opens an association from the thread's network namespace. The error wraps ErrRefused or ErrSilent.
 func Dial(to netip.AddrPort) (*Association, error) {
 	s, err := open(to.Addr().Is4())
 	if err != nil {
 		return nil, err
 	}
-	a := &Association{socket: s, to: to, port: uint16(20000 + rand.IntN(40000)), own: rand.Uint32()>>1 + 1}
+	a := &Association{socket: s, to: to, port: sourcePort(), own: rand.Uint32()>>1 + 1}
 	err = unix.Connect(s.fd, sockaddr(to.Addr()))
 	if err == nil { // the network's errors come with the packet that caused them
 		if s.four {
