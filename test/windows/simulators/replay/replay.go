@@ -3,8 +3,8 @@
 //
 //	kubelet.exe --> shims, pipe --> Host --matching--> Exchange of the recording --> answer, or a deviation
 //
-// Requests may arrive in any order. A request that changes state is answered once per recorded occurrence. A read is answered with the state after
-// the last requested change. IP Helper is simulated and gets the adapters that the recording has at that point.
+// Requests may arrive in any order. A request that changes state is answered once per recorded occurrence. A read is answered with the recorded
+// state that is nearest to what the requested changes lead to. IP Helper is simulated and gets the adapters that the recording has at that point.
 package replay
 
 import (
@@ -23,7 +23,7 @@ type Host struct {
 
 	mu         sync.Mutex
 	used       []bool
-	position   int               // the last requested exchange that changed state
+	position   int               // the last requested exchange that changed state: for adapters
 	handles    map[string]string // handles given to the program, with their names in the recording
 	last       uint64
 	deviations []string
@@ -108,48 +108,82 @@ func (h *Host) Answer(service, call string, in []json.RawMessage) (e record.Exch
 	return h.handed(e), true
 }
 
-// match returns the index of the exchange for a request, or -1.
+// match returns the index of the exchange for a request, or -1. A change gets its first occurrence that was not requested yet.
 func (h *Host) match(asked record.Exchange) int {
-	next := h.position + 1 // the first change not requested yet
-	for next < len(h.used) && (h.used[next] || !changes(h.rec.Exchanges[next])) {
-		next++
-	}
-	before, now, after := -1, -1, -1 // reads before the last change, after it, and after the next
+	best, recorded, least := -1, false, distance{}
 	for i, e := range h.rec.Exchanges {
-		if e.Service != asked.Service || !same(e.Call, asked.Call) || len(differences(e.In, asked.In)) > 0 {
+		if e.Service != asked.Service || !same(e.Call, asked.Call) {
 			continue
 		}
+		equal := len(differences(e.In, asked.In)) == 0
 		switch {
-		case changes(e) && h.used[i]:
+		case !equal && !sameProperties(e, asked), changes(e) && h.used[i]:
+			continue
 		case changes(e):
 			return i
-		case i < h.position:
-			before = i
-		case i < next && (now < 0 || h.used[now]):
-			now = i
-		case i > next && after < 0:
-			after = i
+		}
+		recorded = recorded || equal
+		if d := h.distance(asked, i); best < 0 || d.less(least) || d == least && h.used[best] {
+			best, least = i, d
 		}
 	}
-	switch {
-	case now >= 0:
-		return now
-	case before >= 0 && after >= 0 && h.related(asked, before, h.position) <= h.related(asked, next-1, after):
-		return before
-	case after >= 0:
-		return after
+	if !recorded {
+		return -1
 	}
-	return before
+	return best
 }
 
-// related counts the changes in (from, to] that may affect a read: those of the same service and, for an engine, the same kind of object.
-func (h *Host) related(read record.Exchange, from, to int) (n int) {
-	for _, e := range h.rec.Exchanges[from+1 : min(to+1, len(h.rec.Exchanges))] {
-		if changes(e) && e.Service == read.Service && kind(e) == kind(read) {
-			n++
+// distance counts the changes by which the host's state at a recorded read differs from the state that the program's requests have led to.
+type distance struct{ near, far int } // changes that may affect the read; others
+
+func (d distance) less(than distance) bool {
+	return d.near < than.near || d.near == than.near && d.far < than.far
+}
+
+// distance returns the distance of the read at index i.
+func (h *Host) distance(read record.Exchange, i int) (d distance) {
+	for j, e := range h.rec.Exchanges {
+		switch {
+		case !changes(e) || failed(e) || e.Service == record.IPHelper || h.used[j] == (j < i):
+		case affects(e, read):
+			d.near++
+		default:
+			d.far++
 		}
 	}
-	return n
+	return d
+}
+
+// failed reports whether a change was refused.
+func failed(e record.Exchange) bool {
+	if e.Service == record.Engine {
+		return e.Code >= 400
+	}
+	return e.Code != 0
+}
+
+// affects reports whether a change may affect a read: both are of the same service and, if known, of the same object or an engine's kind of object.
+func affects(change, read record.Exchange) bool {
+	if change.Service != read.Service || kind(change) != kind(read) {
+		return false
+	}
+	object, known := objectOf(read)
+	return !known || slices.ContainsFunc(change.In, func(raw json.RawMessage) bool { return strings.Contains(strings.ToLower(string(raw)), object) })
+}
+
+// objectOf returns the object of a query for properties.
+func objectOf(e record.Exchange) (id string, known bool) {
+	if len(e.In) == 0 || !strings.HasPrefix(e.Call, "HcnQuery") {
+		return "", false
+	}
+	return strings.CutPrefix(record.TextOf(e.In[0]), "handle of ")
+}
+
+// sameProperties reports whether both are queries for the properties of one object: HNS answers them alike, whatever filter found the object.
+func sameProperties(a, b record.Exchange) bool {
+	one, known := objectOf(a)
+	other, _ := objectOf(b)
+	return known && one == other
 }
 
 // kind returns the kind of object in a request to an engine, or "" for other services.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 
@@ -85,6 +86,48 @@ func TestMatching(t *testing.T) {
 		"not in the recording: hns HcnCreateEndpoint \"handle of ab\"\n  nothing of that kind was recorded"}
 	if got := strings.Join(h.Deviations(), "\n"); got != strings.Join(want, "\n") {
 		t.Errorf("deviations:\n%s\nwant\n%s", got, strings.Join(want, "\n"))
+	}
+}
+
+// TestReadsFollowTheProgram: a program that compares an endpoint at other times than the recorded one reads what its own changes have led to,
+// neither the state before a change that it made nor that after a change that it did not make yet.
+func TestReadsFollowTheProgram(t *testing.T) {
+	const before, after = `{"Policies":[]}`, `{"Policies":["route"]}`
+	balance := record.Exchange{Service: record.HNS, Call: "HcnCreateLoadBalancer", In: in("0", `{"VIP":"198.51.100.11"}`)}
+	modify := record.Exchange{Service: record.HNS, Call: "HcnModifyEndpoint", In: in("handle 1", "route")}
+	query := func(handle, filter, out string) record.Exchange {
+		return record.Exchange{Service: record.HNS, Call: "HcnQueryEndpointProperties", In: in(handle, filter), Out: in(out)}
+	}
+	recorded := []record.Exchange{
+		{Service: record.HNS, Call: "HcnOpenEndpoint", In: in("AB"), Out: in("handle 1")},
+		query("handle 1", "of the network", before),
+		modify,
+		query("handle 1", "", after), // as hcsshim does after a change
+		balance,
+		query("handle 1", "", after),
+	}
+	for name, steps := range map[string][]record.Exchange{
+		"once more":        {query("", "of the network", before), modify, query("", "of the network", after), balance, query("", "of the network", after)},
+		"later":            {balance, query("", "of the network", before), modify, query("", "", after), query("", "of the network", after)},
+		"not yet, but all": {balance, query("", "", before), query("", "of the network", before), modify, query("", "", after)},
+	} {
+		h := New(record.Recording{Exchanges: recorded})
+		opened, _ := h.Answer(record.HNS, "HcnOpenEndpoint", in("AB"))
+		for i, step := range steps {
+			if step.Call != balance.Call {
+				step.In = append(slices.Clone(opened.Out), step.In[1:]...)
+			}
+			got, ok := h.Answer(step.Service, step.Call, step.In)
+			if want := short(step.Out); !ok || len(step.Out) > 0 && short(got.Out) != want {
+				t.Errorf("%s, %d: %s is answered %s, %v, want %s", name, i, step.Call, short(got.Out), ok, want)
+			}
+		}
+		if _, ok := h.Answer(record.HNS, "HcnQueryEndpointProperties", append(slices.Clone(opened.Out), record.Text("of no one"))); ok {
+			t.Errorf("%s: a query that was not recorded is answered", name)
+		}
+		if m := h.Missing(); len(m) > 0 {
+			t.Errorf("%s: %q", name, m)
+		}
 	}
 }
 
