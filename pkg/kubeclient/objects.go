@@ -3,6 +3,7 @@ package kubeclient
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -106,6 +107,32 @@ func (o *Objects) OnService(handler func(s *v1.Service, gone bool), read func())
 		o.servicesRead = read
 	}
 	return nil
+}
+
+// OnServicePorts makes Objects call handler after ClusterIPs or node ports of Services have come, changed or gone. It may not block. Call it
+// before Run.
+func (o *Objects) OnServicePorts(handler func()) error {
+	_, err := o.services.AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc: func(any) { handler() },
+		UpdateFunc: func(before, after any) {
+			old, _ := before.(*v1.Service)
+			s, _ := after.(*v1.Service)
+			if old == nil || s == nil || !sameFronts(old.Spec, s.Spec) {
+				handler()
+			}
+		},
+		DeleteFunc: func(any) { handler() },
+	})
+	if err != nil {
+		return fmt.Errorf("cannot watch services: %w", err)
+	}
+	return nil
+}
+
+// sameFronts reports whether two states of a Service have the same ClusterIPs and node ports.
+func sameFronts(a, b v1.ServiceSpec) bool {
+	samePort := func(a, b v1.ServicePort) bool { return a.NodePort == b.NodePort && a.Protocol == b.Protocol }
+	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.EqualFunc(a.Ports, b.Ports, samePort)
 }
 
 // Run keeps the watches until ctx ends, and returns when all of them have ended. Call it once.

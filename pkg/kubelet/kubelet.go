@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -137,7 +136,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 		return nil, err
 	}
 	work := newWorkload(cfg, clients, base, node)
-	if err := base.objects.OnService(func(*v1.Service, bool) { work.ports.ServicesChanged() }, nil); err != nil {
+	if err := base.objects.OnServicePorts(work.ports.ServicesChanged); err != nil {
 		return nil, err
 	}
 	figures, err := stats.New(statsConfig(cfg), stats.Parts{
