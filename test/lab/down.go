@@ -158,8 +158,9 @@ func readMounts() []mount {
 // mountPoints lists the cluster's mounts, latest first, without the namespaces themselves.
 func (c *Cluster) mountPoints() []string {
 	var points []string
+	root := c.mountsStandardRoot()
 	for _, m := range readMounts() {
-		if strings.HasPrefix(m.point, c.State+"/") || strings.HasPrefix(m.point, runDir+"/") {
+		if strings.HasPrefix(m.point, c.State+"/") || strings.HasPrefix(m.point, runDir+"/") || root && strings.HasPrefix(m.point+"/", standardRoot+"/") {
 			points = append(points, m.point)
 		}
 	}
@@ -194,6 +195,9 @@ func (c *Cluster) removeAll(ctx context.Context) error {
 	}
 	for _, host := range c.machines() {
 		errs = append(errs, removeButLogs(host.Dir()))
+	}
+	if runningRuntime() == RuncPrivileged {
+		_ = os.Remove(standardRoot) // if nobody else uses it
 	}
 	errs = append(errs, os.RemoveAll(c.Kubeconfig()), os.RemoveAll(runDir))
 	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/run/docker/plugins", "/run/docker"} {

@@ -68,7 +68,7 @@ type Cluster struct {
 	// ENGINE in the environment, otherwise from the running cluster.
 	Engine string
 
-	// Runtime is the default runtime of every engine: crun; "": runc. Set it before the first Up. New reads it from RUNTIME
+	// Runtime is the default runtime of every engine: crun or RuncPrivileged; "": runc. Set it before the first Up. New reads it from RUNTIME
 	// in the environment, otherwise from the running cluster.
 	Runtime string
 

@@ -37,7 +37,7 @@ func (h *Host) KubeletArgv() []string {
 		"--hostname-override=" + h.Name,
 		"--kubeconfig=" + h.PKI("kubelet.kubeconfig"),
 		"--node-ip=" + h.cluster.both(h.Addr.String(), h.addr6()),
-		"--root-dir=" + h.Dir("kubelet"),
+		"--root-dir=" + h.KubeletDir(),
 		"--cert-dir=" + h.PKI(""),
 		"--docker-endpoint=unix://" + h.kubeletSocket(),
 		"--pod-infra-container-image=" + PauseImage,
@@ -114,11 +114,11 @@ const CSIDriverName = "dir.winkube.test"
 func (h *Host) CSIData() string { return h.Dir("csi-data") }
 
 // CSISocket is the driver's socket. It also registers by CSIRegistration.
-func (h *Host) CSISocket() string { return h.Dir("kubelet", "plugins", CSIDriverName, "csi.sock") }
+func (h *Host) CSISocket() string { return h.KubeletDir("plugins", CSIDriverName, "csi.sock") }
 
 // CSIRegistration is the socket by which the driver registers with the kubelet.
 func (h *Host) CSIRegistration() string {
-	return h.Dir("kubelet", "plugins_registry", CSIDriverName+"-reg.sock")
+	return h.KubeletDir("plugins_registry", CSIDriverName+"-reg.sock")
 }
 
 // csiProcess is the driver on a node or the peer.
@@ -129,7 +129,7 @@ func (h *Host) csiProcess() *Process {
 // csiDriverArgv starts the driver next to the kubelet, with the sockets that a DaemonSet's pod would use.
 func (h *Host) csiDriverArgv() []string {
 	return []string{filepath.Join(h.cluster.Tools, "csidriver"), "--name=" + CSIDriverName, "--node-id=" + h.Name, "--data=" + h.CSIData(),
-		"--endpoint=" + h.CSISocket(), "--registry=" + h.Dir("kubelet", "plugins_registry")}
+		"--endpoint=" + h.CSISocket(), "--registry=" + h.KubeletDir("plugins_registry")}
 }
 
 // EngineSocket is the socket of the host's Docker engine.

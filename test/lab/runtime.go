@@ -13,8 +13,8 @@ const crun = "crun"
 
 // CheckRuntime returns an error unless name is a value of RUNTIME that suits an engine, by its value of ENGINE; "" is runc.
 func CheckRuntime(name, engine string) error {
-	if name != "" && name != crun {
-		return fmt.Errorf("RUNTIME: got %q, want %s, or nothing for runc", name, crun)
+	if name != "" && name != crun && name != RuncPrivileged {
+		return fmt.Errorf("RUNTIME: got %q, want %s or %s, or nothing for runc", name, crun, RuncPrivileged)
 	}
 	if name == crun && releaseOf(engine) != nil { // "unknown version specified", of the OCI specification: containers/crun#1485
 		return fmt.Errorf("RUNTIME: Debian's %s is too old for ENGINE=%s: leave one out", crun, engine)
@@ -47,6 +47,9 @@ func (c *Cluster) upRuntime(ctx context.Context) error {
 			return err
 		}
 	}
+	if err := c.upStandardRoot(ctx); err != nil {
+		return err
+	}
 	return os.WriteFile(runtimeFile(), []byte(c.Runtime), 0o644)
 }
 
@@ -61,6 +64,10 @@ exec unshare --mount --propagation private sh -c 'umount --lazy ` + hybrid + `; 
 
 // runtimePath returns the path of the host's default runtime.
 func (h *Host) runtimePath() (string, error) {
+	if h.cluster.Runtime == RuncPrivileged {
+		wrapper := h.Dir(RuncPrivileged)
+		return wrapper, os.WriteFile(wrapper, fmt.Appendf(nil, runcPrivileged, system(h.program("runc"))), 0o755)
+	}
 	path := system(h.cluster.Runtime)
 	controllers, err := os.ReadFile(filepath.Join(hybrid, "cgroup.controllers"))
 	if h.cluster.Runtime != crun || err != nil || strings.TrimSpace(string(controllers)) == "" {

@@ -9,8 +9,8 @@ import (
 
 func TestCheckRuntime(t *testing.T) {
 	for _, test := range []struct{ name, engine, want string }{
-		{"", "", ""}, {"", "29", ""}, {"crun", "", ""},
-		{"runsc", "", `RUNTIME: got "runsc", want crun, or nothing for runc`},
+		{"", "", ""}, {"", "29", ""}, {"crun", "", ""}, {"runc-privileged", "", ""}, {"runc-privileged", "29", ""},
+		{"runsc", "", `RUNTIME: got "runsc", want crun or runc-privileged, or nothing for runc`},
 		{"crun", "28", "RUNTIME: Debian's crun is too old for ENGINE=28: leave one out"},
 		{"crun", "29", "RUNTIME: Debian's crun is too old for ENGINE=29: leave one out"},
 		{"crun", "29-overlay2", "RUNTIME: Debian's crun is too old for ENGINE=29-overlay2: leave one out"},
