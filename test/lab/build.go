@@ -49,8 +49,8 @@ func tools() []tool {
 
 // own are our programs that run on hosts or in images; go build checks whether they are up to date.
 var own = tool{
-	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause", "./test/engineproxy"},
-	names:    []string{"cluster", "sample", "pause", "engineproxy"},
+	packages: []string{"./hack/cluster", "./build/images/sample", "./build/images/pause", "./test/engineproxy", "./test/csipod"},
+	names:    []string{"cluster", "sample", "pause", "engineproxy", "csipod"},
 	ldflags:  "-s -w",
 }
 
@@ -196,7 +196,13 @@ func (t tool) stamp(dir string) (string, error) {
 	if len(t.flags) > 0 {
 		fmt.Fprintln(hash, t.flags)
 	}
-	for _, name := range []string{"go.mod", "go.sum"} {
+	files := []string{"go.mod", "go.sum"}
+	for _, p := range t.packages { // a program of ours in the module has one file
+		if own, ok := strings.CutPrefix(p, "github.com/winkube/winkube/hack/tools/"+t.module+"/"); ok {
+			files = append(files, filepath.Join(own, "main.go"))
+		}
+	}
+	for _, name := range files {
 		data, err := os.ReadFile(filepath.Join(dir, name))
 		if err != nil {
 			return "", fmt.Errorf("cannot build %s: %w", strings.Join(t.names, ", "), err)

@@ -9,7 +9,7 @@ import (
 // TestProgramNames: go build names the programs of several packages by their directories, so a list of other names
 // would start programs that do not exist.
 func TestProgramNames(t *testing.T) {
-	all := append(tools(), own, csiDriver, metricsServer, suite, kubeadm, containerd2, runc, sidecars)
+	all := append(tools(), own, csiDriver, metricsServer, suite, kubeadm, containerd2, runc, sidecars, mockDriver)
 	for _, name := range ControlPlanes() {
 		all = append(all, controlPlane(name))
 	}

@@ -51,6 +51,21 @@ var sidecars = tool{
 	ldflags: "-s -w",
 }
 
+// mockDriver is upstream's mock CSI driver, for tests that want it in a pod.
+var mockDriver = tool{
+	module: "kubernetes", packages: []string{"github.com/winkube/winkube/hack/tools/kubernetes/mockdriver"}, names: []string{"mockdriver"}, ldflags: "-s -w",
+}
+
+// BuildCSIPod builds what pods of upstream's tests of CSI run, unless it is up to date: the sidecars, the mock driver, and csipod. It returns the
+// programs' paths by name.
+func (c *Cluster) BuildCSIPod(ctx context.Context) (map[string]string, error) {
+	programs := map[string]string{"mockdriver": filepath.Join(c.Tools, "mockdriver"), "csipod": filepath.Join(c.Tools, "csipod")}
+	for _, name := range sidecars.names {
+		programs[name] = filepath.Join(c.Tools, sidecars.dir, name)
+	}
+	return programs, errors.Join(c.buildTool(ctx, sidecars), c.buildTool(ctx, mockDriver))
+}
+
 // CheckStorage returns an error unless name is a value of STORAGE; "": no volumes are provisioned.
 func CheckStorage(name string) error {
 	if name == "" || name == StorageCSI {
@@ -106,7 +121,7 @@ func (c *Cluster) storageDriverArgv(node, socket string, more ...string) []strin
 
 // storageNodeArgv starts the driver's node service beside the kubelet, as a DaemonSet would.
 func (h *Host) storageNodeArgv() []string {
-	return h.cluster.storageDriverArgv(h.Name, h.Dir("kubelet", "plugins", StorageDriver, "csi.sock"), "--registry="+h.Dir("kubelet", "plugins_registry"))
+	return h.cluster.storageDriverArgv(h.Name, h.KubeletDir("plugins", StorageDriver, "csi.sock"), "--registry="+h.KubeletDir("plugins_registry"))
 }
 
 // upStorage builds and starts what provisions volumes, and waits until every node has the driver and the API server
