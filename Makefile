@@ -11,7 +11,7 @@ export CGO_ENABLED := 0
 all:
 	@hack/build.sh $(WHAT)
 
-## up: a two-node cluster on this machine with the samples served (installs what is missing); ENGINE=25|28|29|29-overlay2|29-nftables instead of Debian's Docker, RUNTIME=crun instead of runc; STORAGE=csi with a CSI driver and a default StorageClass; CONTROL_PLANE=1.33|1.37 with another API server, scheduler and controller manager
+## up: a two-node cluster on this machine with the samples served (installs what is missing); ENGINE=25|28|29|29-overlay2|29-nftables instead of Debian's Docker, RUNTIME=crun|runc-privileged instead of runc; STORAGE=csi with a CSI driver and a default StorageClass; CONTROL_PLANE=1.33|1.37 with another API server, scheduler and controller manager
 .PHONY: up
 up:
 	@go run ./hack/cluster up
@@ -81,7 +81,7 @@ release:
 	@hack/ensure-packages.sh msi
 	@go run ./hack/release
 
-## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2|3 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni DUAL_STACK=1 PROXY_MODE=connect PROXY_LACKS=cgroup2|bpffs|rights STORAGE=csi CONTROL_PLANE=1.33|1.37 ENGINE=25|28|29|29-overlay2|29-nftables RUNTIME=crun ENGINE_API=1.24|1.41|min1.44
+## conformance: upstream's own end-to-end suite on the two nodes; SIGS= FOCUS= SKIP= PROCS= NODES=1|2|3 SERIAL=1 ALL=1 WIDE=1 SUBSET=1 NETWORK_MODE=overlay|cni DUAL_STACK=1 PROXY_MODE=connect PROXY_LACKS=cgroup2|bpffs|rights STORAGE=csi CONTROL_PLANE=1.33|1.37 ENGINE=25|28|29|29-overlay2|29-nftables RUNTIME=crun|runc-privileged ENGINE_API=1.24|1.41|min1.44
 .PHONY: conformance
 conformance:
 	@go run ./test/conformance

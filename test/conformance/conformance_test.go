@@ -29,7 +29,7 @@ func TestParse(t *testing.T) {
 		{map[string]string{"ENGINE_API": "1.23"}, `ENGINE_API: got "1.23", want one of 1.24, 1.41, min1.44, or nothing`},
 		{map[string]string{"SIGS": "sig-node", "ENGINE": "29"}, "conformance tests of sig-node, not Serial, ENGINE=29; 8 processes, 2 nodes"},
 		{map[string]string{"SIGS": "sig-node", "RUNTIME": "crun"}, "conformance tests of sig-node, not Serial, RUNTIME=crun; 8 processes, 2 nodes"},
-		{map[string]string{"RUNTIME": "runsc"}, `RUNTIME: got "runsc", want crun, or nothing for runc`},
+		{map[string]string{"RUNTIME": "runsc"}, `RUNTIME: got "runsc", want crun or runc-privileged, or nothing for runc`},
 		{map[string]string{"RUNTIME": "crun", "ENGINE_API": "1.41"}, "RUNTIME cannot be combined with ENGINE_API, whose results are recorded for runc: leave one out"},
 		{map[string]string{"SIGS": "sig-node", "CONTROL_PLANE": "1.33"}, "conformance tests of sig-node, not Serial, CONTROL_PLANE=1.33; 8 processes, 2 nodes"},
 		{map[string]string{"CONTROL_PLANE": "1.20"}, `CONTROL_PLANE: got "1.20", want one of 1.33, 1.37, or nothing for 1.36.3`},

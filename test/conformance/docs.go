@@ -35,6 +35,7 @@ a real control plane, and two nodes with a Docker engine each.
     make conformance WIDE=1 DUAL_STACK=1              a cluster with addresses of both families, and the tests that need one
     make conformance STORAGE=csi                      the tests of provisioned volumes, on a cluster with a CSI driver
     WINKUBE_SUITE=1 make test-vm                      VM=1 go run ./test/conformance, on a virtual machine, with what such a machine can run
+    make conformance RUNTIME=runc-privileged WIDE=1   also tests of privileged containers and of CSI's mock driver, on one node
     make conformance ENGINE=29                        Docker 29 with containerd's image store; also 29-overlay2, 29-nftables, 28 and 25
     make conformance CONTROL_PLANE=1.33               a control plane older than the nodes and the suite; with 1.37 a newer one
     make conformance ENGINE_API=1.24                  an engine that speaks API 1.24 at most; also 1.41 (at most) and min1.44 (at least)
@@ -58,10 +59,11 @@ Its tests are upstream's External Storage for what test/conformance/storage-driv
 StorageClass. The driver has no limits of volumes, capacity, groups of snapshots or VolumeAttributesClasses; the suite
 skips their tests.
 
-The suite has 123 more tests of CSI, "CSI Mock". None can run here: each deploys a pod of the mock driver with a privileged container
-(testing-manifests/storage-csi/mock: the driver and its registrar, or the busybox beside the driver's proxy), and this machine allows
-none ("unable to apply caps: operation not permitted"). The pod's images (csi-provisioner, csi-node-driver-registrar, hostpathplugin) are
-not built here, either. 41 of the tests also need nodes with SELinux.
+RUNTIME=runc-privileged starts privileged containers on a machine that cannot grant CAP_SYS_RESOURCE. They get all other capabilities
+(test/lab/privileged.go). The tests run on the first node, whose kubelet works in /var/lib/kubelet, as upstream's manifests expect. With WIDE=1
+they include those of CSI with a mock driver, "CSI Mock". The suite brings the driver. It runs in the suite itself while test/csipod
+forwards its socket from the pod, or in the pod (hack/tools/kubernetes/mockdriver). The sidecars beside it are upstream's, except
+the registrar, which is no Go module: csipod takes its place.
 
 test/engineproxy simulates engines of other versions. It runs between kubelet and engine and refuses the API versions that such an engine
 refuses. From requests it removes the fields that an older engine ignores. From answers it removes the fields that an older engine lacks,

@@ -34,8 +34,9 @@ type maker struct {
 	tags     map[string]string // upstream's images by name without registry: agnhost:2.63.0 -> 127.0.0.1:5999/e2e-test-images/agnhost:2.63.0
 }
 
-// upImages builds missing images and loads them into every engine that lacks them: the nodes', and a machine's if it is not nil.
-func upImages(ctx context.Context, cluster *lab.Cluster, machine *lab.Machine) error {
+// upImages builds missing images and loads them into every engine that lacks them: the nodes', and a machine's if it is not nil. privileged: also
+// those of the tests of CSI, which need privileged containers.
+func upImages(ctx context.Context, cluster *lab.Cluster, machine *lab.Machine, privileged bool) error {
 	m := &maker{cluster: cluster, dir: imagesDir(cluster), machine: machine}
 	if err := os.MkdirAll(m.dir, 0o755); err != nil {
 		return err
@@ -51,10 +52,15 @@ func upImages(ctx context.Context, cluster *lab.Cluster, machine *lab.Machine) e
 		return err
 	}
 	var all []image
-	for _, set := range []struct {
+	type set struct {
 		name string
 		make func(context.Context) ([]image, error)
-	}{{"debian", m.debianImages}, {"busybox", m.busyboxImages}, {"static", m.staticImages}} {
+	}
+	sets := []set{{"debian", m.debianImages}, {"busybox", m.busyboxImages}, {"static", m.staticImages}}
+	if privileged {
+		sets = append(sets, set{"csi", m.csiImages})
+	}
+	for _, set := range sets {
 		images, err := set.make(ctx)
 		if err != nil {
 			return fmt.Errorf("images %s: %w", set.name, err)
@@ -77,6 +83,10 @@ func listImages(ctx context.Context, cluster *lab.Cluster) (map[string]string, e
 	}
 	tags := map[string]string{}
 	for _, name := range strings.Fields(string(out)) {
+		// Images of manifests are listed by their usual names.
+		if of, is := strings.CutPrefix(name, "registry.k8s.io/"); is && (strings.HasPrefix(of, storageImages) || strings.HasPrefix(of, testImages)) {
+			name = registryAddress + "/" + of
+		}
 		tags[path.Base(name)] = name
 	}
 	return tags, nil
@@ -235,6 +245,37 @@ func (m *maker) busyboxImages(ctx context.Context) ([]image, error) {
 	}
 	img.user = "1234"
 	return m.family(images, "nonroot", img)
+}
+
+// csiImages returns the images of a CSI driver's pod: upstream's sidecars and mock driver, and csipod in place of the registrar, which is no module.
+func (m *maker) csiImages(ctx context.Context) ([]image, error) {
+	programs, err := m.cluster.BuildCSIPod(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var images []image
+	for short, names := range map[string][]string{
+		"csi-attacher": {"csi-attacher"}, "csi-provisioner": {"csi-provisioner"}, "csi-resizer": {"csi-resizer"}, "csi-snapshotter": {"csi-snapshotter"},
+		"csi-node-driver-registrar": {"csipod"}, "hostpathplugin": {"mockdriver", "csipod"},
+	} {
+		entries := []entry{{name: "tmp/", mode: 0o1777}}
+		for _, name := range names {
+			program, err := read(name, 0o755, programs[name])
+			if err != nil {
+				return nil, err
+			}
+			entries = append(entries, program)
+		}
+		l, err := m.layer(short, entries)
+		if err != nil {
+			return nil, err
+		}
+		if images, err = m.family(images, short, image{layers: []layer{l}, entrypoint: []string{"/" + names[0]}}); err != nil {
+			return nil, err
+		}
+	}
+	slices.SortFunc(images, func(a, b image) int { return strings.Compare(a.name, b.name) })
+	return images, nil
 }
 
 // staticImages returns the images with one static program each.

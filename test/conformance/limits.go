@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"regexp"
 	"strconv"
 	"strings"
@@ -19,7 +20,10 @@ type limit struct {
 // machine holds the properties that limits depend on, of the machine and of the run.
 type machine struct {
 	sysResource bool // CAP_SYS_RESOURCE is available
+	privileged  bool // privileged containers start; see RUNTIME
+	hostMounts  bool // privileged containers may enter the mount namespace of the host's first process
 	relayed     bool // the proxy connects to endpoints, so they see its address; see PROXY_MODE
+	dummies     bool // the kernel has dummy interfaces
 	sctpPorts   bool // hostPorts of SCTP work: the kernel has its sockets, or rules of the kubelet serve; see POD_INTERFACES
 }
 
@@ -29,10 +33,10 @@ var limits = []limit{
 	{
 		name: regexp.MustCompile(`\[sig-apps\] Job should allow to use (the pod failure policy on exit code to fail the job early|` +
 			`a pod failure policy to ignore failure matching on (DisruptionTarget condition|exit code))`),
-		reason: "its pods are privileged because they keep a file on the host, and this machine cannot grant CAP_SYS_RESOURCE",
+		reason: "its pods are privileged because they keep a file on the host, and this machine cannot grant CAP_SYS_RESOURCE; RUNTIME=runc-privileged runs them without it",
 		proof: "test/e2e/framework/job/fixtures.go of the suite: SecurityContext.Privileged = &privileged; the pods' event: unable to apply caps: " +
 			"operation not permitted; bit 24 of CapBnd in /proc/self/status is 0",
-		holds: func(m machine) bool { return !m.sysResource },
+		holds: func(m machine) bool { return !m.privileged },
 	},
 	{
 		name: regexp.MustCompile(`\[sig-node\] .*InPlace Resize.* guaranteed qos - 1 container with resize policy (\[Feature:InPlacePodVerticalScaling\] )?` +
@@ -44,24 +48,24 @@ var limits = []limit{
 	},
 	{
 		name:   regexp.MustCompile(`\[sig-storage\] In-tree Volumes \[Driver: hostPath\] .*(volumeIO|volumes) `),
-		reason: "a privileged pod creates the directory on the host, and this machine cannot grant CAP_SYS_RESOURCE",
+		reason: "a privileged pod creates the directory on the host, and this machine cannot grant CAP_SYS_RESOURCE; RUNTIME=runc-privileged runs them without it",
 		proof:  "test/e2e/storage/drivers/in_tree.go of the suite: the hostPath driver's init pod; its event: unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0",
-		holds:  func(m machine) bool { return !m.sysResource },
+		holds:  func(m machine) bool { return !m.privileged },
 	},
 	{
 		name:   regexp.MustCompile(`(\[sig-storage\] In-tree Volumes|External Storage) .*\] subPath `),
-		reason: "the containers of its pods are privileged, and this machine cannot grant CAP_SYS_RESOURCE",
+		reason: "the containers of its pods are privileged, and this machine cannot grant CAP_SYS_RESOURCE; RUNTIME=runc-privileged runs them without it",
 		proof: "test/e2e/storage/testsuites/subpath.go of the suite: SubpathTestPod(..., admissionapi.LevelPrivileged); the pods' state " +
 			"ContainerCannotRun: unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0",
-		holds: func(m machine) bool { return !m.sysResource },
+		holds: func(m machine) bool { return !m.privileged },
 	},
 	{
 		name: regexp.MustCompile(`External Storage .*(volumes should store data|provisioning should provision storage with (snapshot|pvc) data source|` +
-			`should provision correct filesystem size when restoring|concurrently access the volume and (its clone|restored snapshot)|volumeMode should not mount / map unused volumes)`),
-		reason: "a privileged pod writes the data or looks at the host's directories, and this machine cannot grant CAP_SYS_RESOURCE",
-		proof: "InjectContent of test/e2e/framework/volume/fixtures.go and test/e2e/storage/utils/host_exec.go of the suite; the pods' Event: " +
+			`should provision correct filesystem size when restoring|concurrently access the volume and (its clone|restored snapshot))`),
+		reason: "a privileged pod writes the data, and this machine cannot grant CAP_SYS_RESOURCE; RUNTIME=runc-privileged runs them without it",
+		proof: "InjectContent of test/e2e/framework/volume/fixtures.go of the suite; the pods' Event: " +
 			"unable to apply caps; bit 24 of CapBnd in /proc/self/status is 0. TestProvisioning restores a snapshot",
-		holds: func(m machine) bool { return !m.sysResource },
+		holds: func(m machine) bool { return !m.privileged },
 	},
 	{
 		name:   regexp.MustCompile(`External Storage .*provisioning should provision storage with any volume data source`),
@@ -71,12 +75,24 @@ var limits = []limit{
 	},
 	{
 		name: regexp.MustCompile(`\[sig-node\] .*(run the container as privileged when true|PrivilegedPod)|` +
-			`\[sig-node\] Mount propagation|\[sig-storage\] HostPath should support (r/w|subPath)|` +
-			`\[sig-storage\] PersistentVolumes-expansion loopback|\[sig-storage\] In-tree Volumes .*volumes should store data|` +
+			`\[sig-storage\] HostPath should support (r/w|subPath)|\[sig-storage\] In-tree Volumes .*volumes should store data|` +
 			`\[sig-apps\] Job (containers restarted by container restart policy|should run a job to completion when tasks sometimes fail and are not locally)`),
-		reason: "a privileged container needs all capabilities, and this machine cannot grant CAP_SYS_RESOURCE",
+		reason: "a privileged container needs all capabilities, and this machine cannot grant CAP_SYS_RESOURCE; RUNTIME=runc-privileged runs them without it",
 		proof:  "bit 24 of CapBnd in /proc/self/status is 0; docker run --privileged: unable to apply caps",
-		holds:  func(m machine) bool { return !m.sysResource },
+		holds:  func(m machine) bool { return !m.privileged },
+	},
+	{
+		name:   regexp.MustCompile(`\[sig-node\] PrivilegedPod`),
+		reason: "its pod makes a dummy interface, and this kernel has none",
+		proof:  "unshare -n ip link add winkube0 type dummy: Operation not supported; make test-vm runs it",
+		holds:  func(m machine) bool { return !m.dummies },
+	},
+	{
+		name: regexp.MustCompile(`\[sig-node\] Mount propagation|\[sig-storage\] PersistentVolumes-expansion loopback|` +
+			`External Storage .*volumeMode should not mount / map unused volumes`),
+		reason: "its pod enters the mount namespace of the host's first process, which this machine forbids",
+		proof:  "test/e2e/storage/utils/host_exec.go of the suite; nsenter --mount=/proc/1/ns/mnt true: Permission denied; make test-vm runs the first two",
+		holds:  func(m machine) bool { return !m.hostMounts },
 	},
 	{
 		name:   regexp.MustCompile(`\[sig-network\] Services should preserve source pod IP for traffic thru service cluster IP`),
@@ -115,12 +131,16 @@ func limitsHere(o options) ([]limit, error) {
 		return nil, err
 	}
 	const capSysResource = 24
+	_, hidden := os.Readlink("/proc/1/ns/mnt")
 	protocols, err := os.ReadFile("/proc/net/protocols")
 	if err != nil {
 		return nil, err
 	}
 	m := machine{
 		sysResource: o.vm || bounding>>capSysResource&1 == 1,
+		privileged:  o.privileged() || bounding>>capSysResource&1 == 1,
+		hostMounts:  o.vm || hidden == nil,
+		dummies:     o.vm || exec.Command("unshare", "-n", "ip", "link", "add", "winkube0", "type", "dummy").Run() == nil,
 		relayed:     o.relayed(),
 		sctpPorts:   o.interfaces == "" && o.network != "cni" || strings.Contains(string(protocols), "\nSCTP "),
 	}

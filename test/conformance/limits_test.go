@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/winkube/winkube/test/lab"
 )
 
 // TestModeLimits: a test that a relay or the engine's hostPorts cannot pass is left out with the default mode, with a reason, and only there.
@@ -57,5 +59,38 @@ func TestVMRuns(t *testing.T) {
 	}, runs...), o, limits)
 	if !slices.Equal(p.Tests, runs) || len(p.Cannot) > 0 {
 		t.Errorf("runs %q, leaves out %q", p.Tests, p.Cannot)
+	}
+}
+
+// TestPrivilegedRuns: with RUNTIME=runc-privileged the first node runs tests that need privileged containers, and no others of the machine's limits.
+func TestPrivilegedRuns(t *testing.T) {
+	runs := []string{
+		"[sig-node] Security Context When creating a pod with privileged should run the container as privileged when true [LinuxOnly]",
+		"[sig-storage] CSI Mock workload info CSI PodInfoOnMount Update should not be passed when update from true to false",
+		"[sig-storage] In-tree Volumes [Driver: hostPath] [Testpattern: Inline-volume (default fs)] volumes should store data",
+	}
+	others := []string{
+		"[sig-storage] CSI Mock selinux on mount SELinuxMount should pass SELinux mount option for RWOP volume",
+		"[sig-storage] In-tree Volumes [Driver: local] [LocalVolumeType: dir] [Testpattern: Pre-provisioned PV (default fs)] subPath should support existing directory",
+		"[sig-storage] In-tree Volumes [Driver: nfs] [Testpattern: Inline-volume (default fs)] volumes should store data",
+	}
+	for _, test := range []struct {
+		runtime string
+		want    []string
+	}{{lab.RuncPrivileged, runs}, {"", nil}, {"crun", nil}} {
+		o := options{wide: true, sigs: []string{"sig-node", "sig-storage"}, runtime: test.runtime}
+		limits, err := limitsHere(o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if slices.ContainsFunc(limits, func(l limit) bool { return strings.Contains(l.reason, "privileged") }) == (test.runtime == lab.RuncPrivileged) {
+			if test.runtime != lab.RuncPrivileged {
+				t.Skip("this machine can grant all capabilities")
+			}
+			t.Errorf("RUNTIME=%s has limits of privileged containers", test.runtime)
+		}
+		if p := pick(append(slices.Clone(others), runs...), o, limits); !slices.Equal(p.Tests, test.want) {
+			t.Errorf("RUNTIME=%s runs %q, want %q", test.runtime, p.Tests, test.want)
+		}
 	}
 }

@@ -34,7 +34,7 @@ From the environment:
   SERIAL      1: only the Serial tests, one after another
   ALL         1: also tests that are not [Conformance]; needs a FOCUS
   WIDE        1: tests beyond [Conformance] of ` + wideSIGs + `
-              that need no cloud, feature gate, driver or privileged pod
+              that need no cloud, feature gate or driver, and no privileged pod unless RUNTIME=runc-privileged
   SUBSET      1: a selection that takes a few minutes
   VM          1: on the virtual machine of make test-vm, which runs it: tests that need privileged pods, and a part of sig-node
   NETWORK_MODE  --network-mode of kubelets and proxies: host-gateway (default), overlay, cni
@@ -43,7 +43,8 @@ From the environment:
   PROXY_MODE  --proxy-mode of proxies: userspace (default), connect, auto
   PROXY_LACKS  what the host keeps from proxies of PROXY_MODE=auto, so that they relay: cgroup2, bpffs, rights
   ENGINE      engine of the nodes: 25, 28, 29, 29-overlay2, 29-nftables; default: Debian's
-  RUNTIME     default runtime of the engines: crun; default: runc
+  RUNTIME     default runtime of the engines: crun, or runc-privileged, with which privileged containers start on a machine that lacks
+              CAP_SYS_RESOURCE, on one node; default: runc
   STORAGE     csi: the tests of provisioned volumes, on a cluster with a CSI driver and upstream's sidecars
   CONTROL_PLANE  1.33, 1.37: an older or newer control plane under the same nodes and suite; default: the suite's version
   ENGINE_API  API that the engine speaks: 1.24 or 1.41 at most, min1.44 at least; default: the engine's own
@@ -130,6 +131,12 @@ func parse(getenv func(string) string) (options, error) {
 	o.runtime = getenv("RUNTIME")
 	if err := lab.CheckRuntime(o.runtime, o.release); err != nil {
 		return o, err
+	}
+	if o.runtime == lab.RuncPrivileged {
+		if number := getenv("NODES"); number != "" && number != "1" {
+			return o, fmt.Errorf("NODES: got %q, want 1 or nothing with RUNTIME=%s: only the first node has what such tests need", number, o.runtime)
+		}
+		o.nodes = 1
 	}
 	if o.runtime != "" && o.engine != "" {
 		return o, errors.New("RUNTIME cannot be combined with ENGINE_API, whose results are recorded for runc: leave one out")
@@ -291,7 +298,7 @@ func runSuite(ctx context.Context, root, dir string, o options) error {
 		do   func(context.Context) error
 	}{
 		{"suite", cluster.BuildSuite},
-		{"suite's images", func(ctx context.Context) error { return upImages(ctx, cluster, m) }},
+		{"suite's images", func(ctx context.Context) error { return upImages(ctx, cluster, m, o.privileged()) }},
 		{"cluster DNS", func(ctx context.Context) error { return upDNS(ctx, cluster) }},
 		{"selection", func(ctx context.Context) (err error) {
 			p, err = choose(ctx, cluster, dir, o)

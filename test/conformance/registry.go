@@ -22,6 +22,12 @@ import (
 // plain HTTP there without configuration. Tests with pull policy Always need a registry, and no other is reachable.
 const registryAddress = "127.0.0.1:5999"
 
+// Where the suite's images are below their registry: those of tests, and those of CSI drivers.
+const (
+	testImages    = "e2e-test-images/"
+	storageImages = "sig-storage/"
+)
+
 const (
 	registryList  = "registries.yaml" // tells the suite where its images are
 	registryIndex = "registry.json"   // contents of the registries
@@ -103,7 +109,7 @@ func startRegistries(ctx context.Context, cluster *lab.Cluster) (stop func(), er
 
 // writeRegistryList replaces upstream's registry with ours for the images that we build.
 func writeRegistryList(cluster *lab.Cluster) error {
-	text := "promoterE2eRegistry: " + registryAddress + "/e2e-test-images\ngcRegistry: " + registryAddress + "\n"
+	text := "promoterE2eRegistry: " + registryAddress + "/" + strings.TrimSuffix(testImages, "/") + "\nsigStorageRegistry: " + registryAddress + "/" + strings.TrimSuffix(storageImages, "/") + "\ngcRegistry: " + registryAddress + "\n"
 	return os.WriteFile(filepath.Join(imagesDir(cluster), registryList), []byte(text), 0o644)
 }
 

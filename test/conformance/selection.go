@@ -139,7 +139,7 @@ func (o options) includes(name string) bool {
 	case o.vm:
 		return ofMachine(name)
 	case o.wide:
-		return !leftOut(name, o.dual)
+		return !leftOut(name, o)
 	}
 	return o.all || strings.Contains(name, "[Conformance]")
 }
@@ -216,6 +216,9 @@ const (
 	runtimeMark, dualMark, controlMark = "RUNTIME=", "DUAL_STACK=", "CONTROL_PLANE="
 	machineMark, interfacesMark        = "VM=", "POD_INTERFACES="
 )
+
+// privileged tells whether hosts start privileged containers.
+func (o options) privileged() bool { return o.vm || o.runtime == lab.RuncPrivileged }
 
 // relayed tells whether proxies connect to endpoints for the clients on their host.
 func (o options) relayed() bool { return o.proxy == "" || o.lacks != "" }

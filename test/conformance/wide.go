@@ -13,6 +13,8 @@ type class struct {
 	name   *regexp.Regexp
 	reason string
 	dual   bool // a cluster with addresses of both families runs them
+	// privileged: hosts that start privileged containers run them.
+	privileged bool
 }
 
 // classes lists the tests that WIDE omits; docs/figures/conformance.md shows it. Tests that only some machines cannot
@@ -21,9 +23,10 @@ var classes = []class{
 	{name: regexp.MustCompile(`\[Conformance\]|\[Disruptive\]|\[Flaky\]`), reason: "Conformance runs separately; disruptive tests restart nodes by ssh; upstream itself ignores the results of flaky tests"},
 	{name: regexp.MustCompile(`\[Alpha\]|\[Feature:OffByDefault\]|\[FeatureGate:(DRA|Volume|CSI|Generic|CrossNamespace|Gang|Mutable)`), reason: "a feature gate that is off, or API objects that only such a gate enables"},
 	{name: regexp.MustCompile(`\[DRA\]|\[Feature:(DynamicResource|GPU)`), reason: "device drivers (dynamic resource allocation)"},
-	{name: regexp.MustCompile(`\[Driver: (csi|pd|azure|nfs|cinder|iscsi|vsphere|rbd|ceph|gce)|CSI Mock|\[Feature:(Volume|volume|snapshot|PersistentVolume|Flex)|VolumeGroup|PersistentVolumes NFS|vsphere`),
+	{name: regexp.MustCompile(`\[Driver: (csi|pd|azure|nfs|cinder|iscsi|vsphere|rbd|ceph|gce)|\[Feature:(Volume|volume|snapshot|PersistentVolume|Flex)|VolumeGroup|PersistentVolumes NFS|vsphere`),
 		reason: "a storage driver: CSI, flexVolume, or one of a cloud or storage server"},
-	{name: regexp.MustCompile(`\[Driver: (local|hostPathSymlink)|\[LocalVolumeType|\[Volume type|PersistentVolumes-local`), reason: "privileged pods, which prepare the host's disks"},
+	{name: regexp.MustCompile(`CSI Mock`), reason: "privileged pods, which look at the kubelet's directories: RUNTIME=runc-privileged runs them", privileged: true},
+	{name: regexp.MustCompile(`\[Driver: (local|hostPathSymlink)|\[LocalVolumeType|\[Volume type|PersistentVolumes-local`), reason: "privileged pods that enter the host's mount namespace and prepare its disks: VM=1 runs a part of them"},
 	{name: regexp.MustCompile(`ntfs|\(xfs\)|\(ext[34]\)`), reason: "a driver that formats file systems"},
 	{name: regexp.MustCompile(`SELinux`), reason: "a kernel with SELinux"},
 	{name: regexp.MustCompile(`\[Feature:(Gce|GKE|Cloud|LoadBalancer|Ingress|Scal|Cluster|Bootstrap|Reboot|StatefulSet|Performance|Regular|KubeProxyDaemonSet|NodeLogQuery|Kubelet|NoSNAT|Topology)`), reason: "a cloud, ssh to the nodes, or machines to compare"},
@@ -37,7 +40,9 @@ var classes = []class{
 	{name: regexp.MustCompile(`\[Feature:Windows`), reason: "Windows nodes"},
 }
 
-// leftOut reports whether WIDE omits a test; dual says that the cluster has addresses of both families.
-func leftOut(name string, dual bool) bool {
-	return slices.ContainsFunc(classes, func(c class) bool { return c.name.MatchString(name) && !(c.dual && dual) })
+// leftOut reports whether WIDE omits a test in the options' cluster.
+func leftOut(name string, o options) bool {
+	return slices.ContainsFunc(classes, func(c class) bool {
+		return c.name.MatchString(name) && !(c.dual && o.dual) && !(c.privileged && o.privileged())
+	})
 }
