@@ -50,7 +50,7 @@ func forward(ctx context.Context, clients, drivers net.Listener) error {
 	return group.Wait()
 }
 
-// accept calls do for each connection, in a goroutine of its own, until the listener is closed.
+// accept calls do for each connection, concurrently, until the listener is closed.
 func accept(ctx context.Context, l net.Listener, do func(net.Conn)) error {
 	for {
 		c, err := l.Accept()
@@ -66,7 +66,7 @@ func accept(ctx context.Context, l net.Listener, do func(net.Conn)) error {
 
 // look returns what a driver has sent already, and whether the connection is still open.
 func look(driver net.Conn) (early []byte, open bool) {
-	const patience = time.Millisecond // what has arrived is read at once; this ends the read after it
+	const patience = time.Millisecond // reading what has arrived takes no time; this ends the read after it
 	buffer := make([]byte, 1<<16)
 	for {
 		_ = driver.SetReadDeadline(time.Now().Add(patience))

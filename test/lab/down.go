@@ -197,7 +197,7 @@ func (c *Cluster) removeAll(ctx context.Context) error {
 		errs = append(errs, removeButLogs(host.Dir()))
 	}
 	if runningRuntime() == RuncPrivileged {
-		_ = os.Remove(standardRoot) // if nobody else uses it
+		_ = os.Remove(standardRoot) // not if it is in use: then it has files
 	}
 	errs = append(errs, os.RemoveAll(c.Kubeconfig()), os.RemoveAll(runDir))
 	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/run/docker/plugins", "/run/docker"} {
