@@ -3,7 +3,6 @@ package kubeclient
 import (
 	"context"
 	"fmt"
-	"slices"
 	"sync"
 
 	authenticationv1 "k8s.io/api/authentication/v1"
@@ -84,21 +83,20 @@ func (o *Objects) OnNode(handler func(*v1.Node)) error {
 	return nil
 }
 
-// OnService makes Objects call handler for each added, changed or (gone) deleted Service, and read, which may be nil, once after all
-// existing Services were read. Neither may block. Call it before Run.
-func (o *Objects) OnService(handler func(s *v1.Service, gone bool), read func()) error {
-	deliver := func(obj any, gone bool) {
+// OnService makes Objects call handler for each Service that is new (before is nil), changed or deleted (now is nil), and read, which may be
+// nil, once after all existing Services were read. Neither may block. Call it before Run.
+func (o *Objects) OnService(handler func(before, now *v1.Service), read func()) error {
+	service := func(obj any) *v1.Service {
 		if last, ok := obj.(cache.DeletedFinalStateUnknown); ok {
 			obj = last.Obj
 		}
-		if s, ok := obj.(*v1.Service); ok {
-			handler(s, gone)
-		}
+		s, _ := obj.(*v1.Service) // nothing else is watched
+		return s
 	}
 	_, err := o.services.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc:    func(obj any) { deliver(obj, false) },
-		UpdateFunc: func(_, obj any) { deliver(obj, false) },
-		DeleteFunc: func(obj any) { deliver(obj, true) },
+		AddFunc:    func(obj any) { handler(nil, service(obj)) },
+		UpdateFunc: func(before, now any) { handler(service(before), service(now)) },
+		DeleteFunc: func(obj any) { handler(service(obj), nil) },
 	})
 	if err != nil {
 		return fmt.Errorf("cannot watch services: %w", err)
@@ -107,32 +105,6 @@ func (o *Objects) OnService(handler func(s *v1.Service, gone bool), read func())
 		o.servicesRead = read
 	}
 	return nil
-}
-
-// OnServicePorts makes Objects call handler after ClusterIPs or node ports of Services have come, changed or gone. It may not block. Call it
-// before Run.
-func (o *Objects) OnServicePorts(handler func()) error {
-	_, err := o.services.AddEventHandler(cache.ResourceEventHandlerFuncs{
-		AddFunc: func(any) { handler() },
-		UpdateFunc: func(before, after any) {
-			old, _ := before.(*v1.Service)
-			s, _ := after.(*v1.Service)
-			if old == nil || s == nil || !sameFronts(old.Spec, s.Spec) {
-				handler()
-			}
-		},
-		DeleteFunc: func(any) { handler() },
-	})
-	if err != nil {
-		return fmt.Errorf("cannot watch services: %w", err)
-	}
-	return nil
-}
-
-// sameFronts reports whether two states of a Service have the same ClusterIPs and node ports.
-func sameFronts(a, b v1.ServiceSpec) bool {
-	samePort := func(a, b v1.ServicePort) bool { return a.NodePort == b.NodePort && a.Protocol == b.Protocol }
-	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.EqualFunc(a.Ports, b.Ports, samePort)
 }
 
 // Run keeps the watches until ctx ends, and returns when all of them have ended. Call it once.

@@ -1,6 +1,7 @@
 package kubelet
 
 import (
+	v1 "k8s.io/api/core/v1"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
@@ -13,7 +14,14 @@ import (
 func newCluster(cfg Config, objects *kubeclient.Objects, reports report.FactsFile) (*learn.Cluster, error) {
 	flags := learn.Flags{Services: cfg.Network.Services, Pods: cfg.Network.NonMasquerade, DNS: cfg.Resolver.ClusterDNS, Domain: cfg.Resolver.ClusterDomain}
 	cluster := learn.New(flags, learn.Parts{Services: objects.AllServices, Reports: reports, Ask: learn.Ask, Clock: clock.RealClock{}})
-	return cluster, objects.OnService(cluster.Service, cluster.Kick)
+	changed := func(before, now *v1.Service) {
+		if now == nil {
+			cluster.Service(before, true)
+			return
+		}
+		cluster.Service(now, false)
+	}
+	return cluster, objects.OnService(changed, cluster.Kick)
 }
 
 // proxyReports is the file in which this host's proxy reports what it knows.

@@ -127,6 +127,19 @@ func hostPortRules(cfg Config, doors func() ([]netip.Addr, error)) *hostport.Rul
 		Forget: hostnet.ForgetFlows})
 }
 
+// follow compares hostPorts again after ClusterIPs or node ports of a Service have come, changed or gone. It does not block.
+func (h hostPorts) follow(before, now *v1.Service) {
+	if before == nil || now == nil || !sameFronts(before.Spec, now.Spec) {
+		h.ServicesChanged()
+	}
+}
+
+// sameFronts reports whether two states of a Service have the same ClusterIPs and node ports.
+func sameFronts(a, b v1.ServiceSpec) bool {
+	samePort := func(a, b v1.ServicePort) bool { return a.NodePort == b.NodePort && a.Protocol == b.Protocol }
+	return slices.Equal(a.ClusterIPs, b.ClusterIPs) && slices.EqualFunc(a.Ports, b.Ports, samePort)
+}
+
 // Run serves until ctx ends.
 func (h hostPorts) Run(ctx context.Context) error {
 	defer h.relay.Close()

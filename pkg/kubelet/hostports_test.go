@@ -203,6 +203,24 @@ func await(t *testing.T, what string, so func() bool) {
 	}
 }
 
+// TestSameFronts: what of a Service hostPorts depend on.
+func TestSameFronts(t *testing.T) {
+	for name, change := range map[string]func(*v1.ServiceSpec) bool{
+		"selector":  func(s *v1.ServiceSpec) bool { s.Selector = map[string]string{"a": "b"}; return true },
+		"port":      func(s *v1.ServiceSpec) bool { s.Ports[0].Port = 81; return true },
+		"node port": func(s *v1.ServiceSpec) bool { s.Ports[0].NodePort = 30001; return false },
+		"protocol":  func(s *v1.ServiceSpec) bool { s.Ports[0].Protocol = v1.ProtocolSCTP; return false },
+		"addresses": func(s *v1.ServiceSpec) bool { s.ClusterIPs = append(s.ClusterIPs, "fd00:96::7"); return false },
+		"a port":    func(s *v1.ServiceSpec) bool { s.Ports = nil; return false },
+	} {
+		before := v1.ServiceSpec{ClusterIPs: []string{"10.96.0.7"}, Ports: []v1.ServicePort{{Port: 80}}}
+		now := *before.DeepCopy()
+		if same := change(&now); sameFronts(before, now) != same {
+			t.Errorf("%s: the fronts are the same: want %v", name, same)
+		}
+	}
+}
+
 // TestReservedPorts: the ports that pods may not use follow the kubelet's own addresses, the network mode, and what the proxy reports at the
 // time.
 func TestReservedPorts(t *testing.T) {

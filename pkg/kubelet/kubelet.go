@@ -136,7 +136,7 @@ func New(cfg Config, clients kubeclient.Clients) (_ *Kubelet, err error) {
 		return nil, err
 	}
 	work := newWorkload(cfg, clients, base, node)
-	if err := base.objects.OnServicePorts(work.ports.ServicesChanged); err != nil {
+	if err := base.objects.OnService(work.ports.follow, nil); err != nil {
 		return nil, err
 	}
 	figures, err := stats.New(statsConfig(cfg), stats.Parts{
