@@ -2,11 +2,14 @@ package csi_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -223,13 +226,75 @@ func TestUnstageWithoutAnswer(t *testing.T) {
 	r := newRig(t)
 	r.MustPrepare(r.pod("a"))
 	r.driver.Fail("NodeUnstageVolume", status.Error(codes.Unavailable, "the connection is lost"))
-	if err := r.Clean(t.Context(), "a"); err == nil {
-		t.Error("the pod is gone, and its volume may be staged")
-	}
+	r.mustClean("a")
 	r.MustPrepare(r.pod("b"))
 	r.want("Stage Publish Unpublish Unstage Stage Publish")
-	r.mustClean("a")
+	if err := r.kind.Orphans(t.Context()); err != nil { // Run, as the driver has failed
+		t.Error(err)
+	}
+	r.want("Stage Publish Unpublish Unstage Stage Publish")
 	r.mustClean("b")
+	r.nothingLeft()
+}
+
+// TestUnstageRefused: a pod does not wait until its volume is unstaged. Run tries that again until the driver does it, also after a restart of the
+// agent, and with a record that was lost in between.
+func TestUnstageRefused(t *testing.T) {
+	for name, block := range map[string]bool{"file system": false, "device": true} {
+		for _, lost := range []bool{false, true} {
+			if block && lost {
+				continue // the record is also the pod's
+			}
+			r := newRig(t)
+			r.attachable()
+			p := r.pod("a")
+			if block {
+				p = r.device("a")
+			}
+			r.MustPrepare(p)
+			if lost {
+				if err := os.Remove(r.path(stageDir, "vol_data.json")); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r.driver.Fail("NodeUnstageVolume", status.Error(codes.InvalidArgument, "no"))
+			r.mustClean("a")
+			r.want("Stage Publish Unpublish Unstage")
+			if _, err := os.Stat(r.path("pods/a/volumes/kubernetes.io~csi/pv")); err == nil {
+				t.Errorf("%s: the pod waits", name)
+			}
+			r.wantInUse(name+", refused", 1)
+			r.restart()
+			r.wantInUse(name+", refused and restarted", 1)
+			r.driver.Fail("NodeUnstageVolume", status.Error(codes.InvalidArgument, "no"))
+			if err := r.kind.Orphans(t.Context()); err == nil || !strings.Contains(err.Error(), "attacher.UnmountDevice failed: rpc error: code = InvalidArgument desc = no") {
+				t.Errorf("%s: %v", name, err)
+			}
+			if err := r.kind.Orphans(t.Context()); err != nil {
+				t.Error(err)
+			}
+			r.want("Stage Publish Unpublish Unstage Unstage Unstage")
+			r.nothingLeft()
+		}
+	}
+}
+
+// TestRunTriesAgain: a volume that could not be unstaged wakes Run.
+func TestRunTriesAgain(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.kind.Run(ctx) }()
+	r.MustPrepare(r.pod("a"))
+	r.driver.Fail("NodeUnstageVolume", status.Error(codes.InvalidArgument, "no"))
+	r.mustClean("a")
+	for len(r.driver.Calls("NodeUnstageVolume")) < 2 {
+		time.Sleep(time.Millisecond) // the driver tells no one
+	}
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
 	r.nothingLeft()
 }
 

@@ -2,6 +2,7 @@ package csi
 
 import (
 	"context"
+	"slices"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -20,7 +21,13 @@ func (k *Kind) Wait() {
 }
 
 // Orphans looks once for volumes that no pod uses.
-func (k *Kind) Orphans(ctx context.Context) (int, error) { return k.orphans(ctx) }
+func (k *Kind) Orphans(ctx context.Context) error { return k.orphans(ctx) }
+
+// allOf returns the steps of takeDown.
+func allOf(s seen) []step {
+	ofPod, ofNode, end := takeDown(s)
+	return slices.Concat(ofPod, ofNode, end)
+}
 
 // EndUntil does what Clean does for the pod's only volume, is killed after n steps, and says whether that was before the last one.
 func (k *Kind) EndUntil(ctx context.Context, uid types.UID, n int) (bool, error) {
@@ -33,6 +40,6 @@ func (k *Kind) EndUntil(ctx context.Context, uid types.UID, n int) (bool, error)
 		return false, err
 	}
 	defer w.held.Release()
-	steps := takeDown(before)
+	steps := allOf(before)
 	return n < len(steps), w.all(ctx, steps[:n])
 }

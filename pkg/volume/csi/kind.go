@@ -77,6 +77,8 @@ type Kind struct {
 	inUse  inuse.Volumes[key]
 	growth grow.Growth[key]
 
+	again wake.Signal // Run looks for volumes that no pod uses
+
 	mu       sync.Mutex
 	put      map[string]bool    // where calls have put a volume in this life, and whether it is mounted there
 	tokensOf map[tokenKey]token // see tokens
@@ -89,7 +91,7 @@ var _ volume.BlockKind = (*Kind)(nil)
 
 // New makes the kind of a host and reads which volumes lie on it.
 func New(host volume.Host, parts Parts) *Kind {
-	k := &Kind{host: host, parts: parts, tree: tree(host.Root), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
+	k := &Kind{host: host, parts: parts, tree: tree(host.Root), again: wake.New(), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
 	k.turns.Limit, k.inUse.Changed = callTime, parts.Changed
 	k.growth.Parts = grow.Parts{NodeName: parts.NodeName, Objects: parts.Objects, Events: parts.Events, Clock: parts.Clock, Limit: growTime}
 	if err := k.tree.sweep(); err != nil {
@@ -359,7 +361,20 @@ func (k *Kind) release(ctx context.Context, u user) error {
 		return err
 	}
 	defer w.held.Release()
-	if err := w.all(ctx, takeDown(before)); err != nil {
+	ofPod, ofNode, end := takeDown(before)
+	if err := w.all(ctx, ofPod); err != nil {
+		return err
+	}
+	staged := w.all(ctx, ofNode)
+	if staged != nil {
+		if err := keepStaged(w); err != nil {
+			return errors.Join(staged, err)
+		}
+		klog.ErrorS(staged, "Cannot unstage a CSI volume that no pod uses; trying again", "pod", u.uid, "driver", w.d.driver, "volume", strings.ToValidUTF8(w.d.handle, "?"))
+		k.inUse.Add(w.d.key, "")
+		defer k.again.Send()
+	}
+	if err := w.all(ctx, end); err != nil {
 		return err
 	}
 	if before.twin {
@@ -367,7 +382,9 @@ func (k *Kind) release(ctx context.Context, u user) error {
 	}
 	k.inUse.Drop(w.d.key, u.uid)
 	if len(before.others) == 0 {
-		k.inUse.Drop(w.d.key, "")
+		if staged == nil {
+			k.inUse.Drop(w.d.key, "")
+		}
 		source{kind: k, key: w.d.key}.setHealth(nil)
 		k.growth.End(w.d.key)
 	}
@@ -387,7 +404,7 @@ func (k *Kind) ending(ctx context.Context, u user) (*work, seen, error) {
 		held.Release()
 		return nil, seen{}, err
 	}
-	w := &work{kind: k, held: held, d: described{key: volume, spec: u.spec, block: u.block}, at: at, uid: u.uid}
+	w := &work{kind: k, held: held, d: described{key: volume, spec: u.spec, block: u.block, label: u.data.SELinux}, at: at, uid: u.uid}
 	s := seen{others: others(all, u.uid, volume, u.spec), twin: twin(all, u)}
 	// A record that cannot be read is replaced by the pod's, which says the same. So is one that is lost while the volume is staged.
 	if _, err := readData(at.nodeDir); !errors.Is(err, fs.ErrNotExist) {
@@ -399,16 +416,13 @@ func (k *Kind) ending(ctx context.Context, u user) (*work, seen, error) {
 	return w, s, nil
 }
 
-// orphans unstages volumes that only the node has a record of. It returns how many it could not unstage.
-func (k *Kind) orphans(ctx context.Context) (left int, err error) {
+// orphans unstages volumes that only the node has a record of.
+func (k *Kind) orphans(ctx context.Context) error {
 	staged, err := k.tree.staged()
 	for _, s := range staged {
-		if wrong := k.orphan(ctx, s); wrong != nil {
-			left++
-			err = errors.Join(err, wrong)
-		}
+		err = errors.Join(err, k.orphan(ctx, s))
 	}
-	return left, err
+	return err
 }
 
 func (k *Kind) orphan(ctx context.Context, s stagedVolume) error {

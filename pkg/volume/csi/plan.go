@@ -77,14 +77,14 @@ func bringUp(d described, r rules, c can, s seen) ([]step, error) {
 	return append(steps, mark), nil
 }
 
-// takeDown returns the steps that undo bringUp, however far it got. The node's record is deleted before the pod's, so that the agent finds the rest
-// after a kill. It is pure.
-func takeDown(s seen) []step {
-	steps := []step{unpublish, unmountPod}
+// takeDown returns the steps that undo bringUp, however far it got: for the pod, then for the node, if no pod needs the volume any more, and then
+// the deletion of the pod's record. That comes last, so that the agent finds the rest after a kill. A pod does not wait for the node's steps: if they
+// fail, the node's record stays for Run. It is pure.
+func takeDown(s seen) (ofPod, ofNode, end []step) {
 	if len(s.others) == 0 && !s.twin && s.recorded {
-		steps = append(steps, unstage, unmountStage, forgetVolume)
+		ofNode = takeDownOrphan()
 	}
-	return append(steps, forgetPod)
+	return []step{unpublish, unmountPod}, ofNode, []step{forgetPod}
 }
 
 // takeDownOrphan returns the steps that unstage a volume that no pod uses. It is pure.

@@ -63,7 +63,7 @@ func TestTakeDown(t *testing.T) {
 		{"others remain", seen{recorded: true, others: []string{"a"}}, "NodeUnpublish, unmount, forget pod"},
 		{"never staged", seen{}, "NodeUnpublish, unmount, forget pod"},
 	} {
-		if got := joined(takeDown(test.s), nil); got != test.want {
+		if got := joined(allOf(test.s), nil); got != test.want {
 			t.Errorf("%s:\n%s\nwant\n%s", test.name, got, test.want)
 		}
 	}
@@ -84,7 +84,7 @@ func TestOrderSurvivesKills(t *testing.T) {
 				s := seen{recorded: slices.Contains(done, recordVolume)}
 				undo := takeDownOrphan()
 				if slices.Contains(done, recordPod) {
-					undo = takeDown(s)
+					undo = allOf(s)
 				} else if !s.recorded {
 					undo = nil
 				}
@@ -96,7 +96,7 @@ func TestOrderSurvivesKills(t *testing.T) {
 			}
 		}
 	}
-	last := takeDown(seen{recorded: true})
+	last := allOf(seen{recorded: true})
 	if slices.Index(last, forgetVolume) < slices.Index(last, unstage) || last[len(last)-1] != forgetPod || slices.Index(last, unstage) < slices.Index(last, unpublish) {
 		t.Errorf("records go before what they lead to: %q", last)
 	}

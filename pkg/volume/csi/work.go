@@ -168,6 +168,14 @@ func (w *work) keepNodeRecord() error {
 	return writeData(w.at.nodeDir, w.nodeRecord())
 }
 
+// keepStaged writes the node's record of a volume that could not be unstaged, if it is lost or cannot be read: without the pod's, Run needs it.
+func keepStaged(w *work) error {
+	if have, err := readData(w.at.nodeDir); err == nil && have.key() == w.d.key {
+		return nil
+	}
+	return writeData(w.at.nodeDir, w.nodeRecord())
+}
+
 // mayBeStaged says whether a volume may be staged there, whatever the node's record says: a driver that mounts nothing leaves the directory alone. It
 // does not look into that, because it may hang.
 func mayBeStaged(k *Kind, staging string) (bool, error) {
