@@ -100,10 +100,10 @@ func (c *CSIObjects) VolumeAttachment(ctx context.Context, name string) (*storag
 	return c.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 }
 
-// PatchClaimStatus applies a JSON merge patch to the status of a claim. NodeRestriction allows nodes to change its capacity and conditions.
-func (c *CSIObjects) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) error {
-	_, err := c.client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
-	return err
+// PatchClaimStatus applies a JSON merge patch to the status of a claim, and returns the claim after it. NodeRestriction allows nodes to change its
+// capacity, its conditions and the state of an expansion.
+func (c *CSIObjects) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error) {
+	return c.client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // Secret reads a Secret, even one that a PersistentVolume names: the Node authorizer may permit that a moment after the pod is bound.

@@ -8,8 +8,6 @@ import (
 	pb "github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	v1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/winkube/winkube/pkg/csi"
 	"github.com/winkube/winkube/pkg/volume"
@@ -30,18 +28,18 @@ func (k *Kind) growSoon(v volume.Volume, d described, at place) {
 	}
 	k.growth.Soon(grow.Volume[key]{
 		Volume: v, Key: d.key, Spec: d.spec, Driver: d.driver, Target: at.target,
-		Expand: func(ctx context.Context, pv *v1.PersistentVolume, _, size resource.Quantity) error {
+		Expand: func(ctx context.Context, step grow.Step) error {
 			if d.migrated {
 				ctx = csi.Migrated(ctx)
 			}
-			return k.expand(ctx, v, d, at, driver, pv, size)
+			return k.expand(ctx, v, d, at, driver, step)
 		},
 	})
 }
 
-// expand has the driver expand the volume to size.
-func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at place, driver csi.Driver, pv *v1.PersistentVolume, size resource.Quantity) error {
-	pv, _, err := translated(pv)
+// expand has the driver expand the volume.
+func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at place, driver csi.Driver, step grow.Step) error {
+	pv, _, err := translated(step.PV)
 	switch {
 	case err != nil:
 		return err
@@ -63,11 +61,14 @@ func (k *Kind) expand(ctx context.Context, v volume.Volume, d described, at plac
 		return grow.ErrNothing
 	}
 	request := &pb.NodeExpandVolumeRequest{
-		VolumeId: d.handle, VolumePath: at.target, CapacityRange: &pb.CapacityRange{RequiredBytes: size.Value()}, Secrets: secrets,
+		VolumeId: d.handle, VolumePath: at.target, CapacityRange: &pb.CapacityRange{RequiredBytes: step.To.Value()}, Secrets: secrets,
 		VolumeCapability: capability(d, nil, w.multiWriter()),
 	}
 	if w.stages() {
 		request.StagingTargetPath = at.staging
+	}
+	if err := step.Begin(ctx); err != nil {
+		return err
 	}
 	err = w.held.Do(ctx, func(ctx context.Context) error {
 		_, err := driver.Node().NodeExpandVolume(ctx, request)

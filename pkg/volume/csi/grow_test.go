@@ -49,11 +49,12 @@ func TestGrowFails(t *testing.T) {
 			if got := r.events.Take(); !slices.Equal(got, want) {
 				t.Errorf("Events %q, want %q", got, want)
 			}
-			if got := len(r.api.patches) == 1; got != test.patched {
+			if got := len(r.api.patches) == 2; got != test.patched || !strings.Contains(r.api.patches[0], `{"storage":"NodeResizeInProgress"}`) {
 				t.Fatalf("patches of the claim: %q", r.api.patches)
 			}
+			claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] = v1.PersistentVolumeClaimNodeResizeInProgress
 			if test.patched {
-				patch := r.api.patches[0]
+				patch := r.api.patches[1]
 				for what, want := range map[string]bool{
 					`"type":"NodeResizeError","status":"True"`:                        true,
 					`"message":"failed to expand pvc with Expander.NodeExpand failed`: true,
@@ -76,8 +77,8 @@ func TestGrowFails(t *testing.T) {
 			if got := len(r.driver.Calls("NodeExpandVolume")); got != 2 && !test.infeasible || got != 1 && test.infeasible {
 				t.Errorf("the driver was called %d times", got)
 			}
-			if len(r.api.patches) > 1 {
-				t.Errorf("the claim says so already: %q", r.api.patches[1:])
+			if len(r.api.patches) > 2 {
+				t.Errorf("the claim says so already: %q", r.api.patches[2:])
 			}
 			r.mustClean("a")
 			r.nothingLeft()
@@ -95,7 +96,7 @@ func TestGrowGivenUp(t *testing.T) {
 		return v1.ResourceList{v1.ResourceStorage: *resource.NewQuantity(n<<30, resource.BinarySI)}
 	}
 	pv.Spec.Capacity, claim.Status.Capacity, claim.Spec.Resources.Requests, claim.Status.AllocatedResources = size(9), size(1), size(9), size(9)
-	claim.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: v1.PersistentVolumeClaimNodeResizePending}
+	claim.Status.AllocatedResourceStatuses = map[v1.ResourceName]v1.ClaimResourceStatus{v1.ResourceStorage: v1.PersistentVolumeClaimNodeResizeInProgress}
 	for _, request := range []int64{9, 2} {
 		claim.Spec.Resources.Requests = size(request)
 		r.driver.Fail("NodeExpandVolume", status.Error(codes.Internal, "no"))

@@ -304,9 +304,10 @@ func TestGrow(t *testing.T) {
 	if got.CapacityRange.RequiredBytes != 2<<30 || got.VolumePath != r.published().TargetPath || got.StagingTargetPath != r.path(stageDir, "globalmount") {
 		t.Errorf("%v", got)
 	}
-	const want = `shop/data {"metadata":{"resourceVersion":"7"},"status":{"allocatedResourceStatuses":{"storage":null},"capacity":{"storage":"2Gi"},` +
+	const growing = `shop/data {"metadata":{"resourceVersion":"7"},"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInProgress"}}}`
+	const want = `shop/data {"metadata":{"resourceVersion":"7+"},"status":{"allocatedResourceStatuses":{"storage":null},"capacity":{"storage":"2Gi"},` +
 		`"conditions":[{"type":"Other","status":"","lastProbeTime":null,"lastTransitionTime":null}]}}`
-	if patches := r.api.patches; len(patches) != 2 || patches[1] != want { // the first says that the driver was busy
+	if patches := r.api.patches; len(patches) != 4 || patches[0] != growing || patches[3] != want { // the second says that the driver was busy
 		t.Errorf("patches: %q\nwant %s", patches, want)
 	}
 	const done = ` Normal FileSystemResizeSuccessful MountVolume.NodeExpandVolume succeeded for volume "pv" n`

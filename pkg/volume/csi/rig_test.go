@@ -199,11 +199,11 @@ func (r *rig) nothingLeft() {
 	}
 }
 
-func (o *objects) PatchClaimStatus(_ context.Context, namespace, name string, patch []byte) error {
+func (o *objects) PatchClaimStatus(_ context.Context, namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.patches = append(o.patches, namespace+"/"+name+" "+string(patch))
-	return nil
+	return o.Patched(namespace, name, patch)
 }
 
 // Token fills in what the API server would.

@@ -29,8 +29,8 @@ func (k *Kind) growSoon(v volume.Volume, d described) {
 	u := use{v.Pod.UID, d.driver, d.spec}
 	k.growth.Soon(grow.Volume[name]{
 		Volume: v, Key: u.name(), Spec: d.spec, Driver: d.driver, Target: k.tree.target(u),
-		Expand: func(ctx context.Context, pv *v1.PersistentVolume, from, to resource.Quantity) error {
-			if pv.Spec.FlexVolume == nil || pv.Spec.FlexVolume.Driver != d.driver {
+		Expand: func(ctx context.Context, step grow.Step) error {
+			if source := step.PV.Spec.FlexVolume; source == nil || source.Driver != d.driver {
 				return grow.ErrNothing
 			}
 			driver, err := k.drivers.find(ctx, d.driver)
@@ -38,7 +38,13 @@ func (k *Kind) growSoon(v volume.Volume, d described) {
 				return err
 			}
 			e := expansion{k, driver, u, k.tree.target(u), d.plainOptions()}
-			err = k.turns.Do(ctx, u.key(), func(ctx context.Context) error { return e.expand(ctx, from, to) })
+			if err := e.due(); err != nil {
+				return err
+			}
+			if err := step.Begin(ctx); err != nil {
+				return err
+			}
+			err = k.turns.Do(ctx, u.key(), func(ctx context.Context) error { return e.expand(ctx, step.From, step.To) })
 			if err == nil || errors.Is(err, grow.ErrNothing) {
 				return err
 			}
@@ -56,12 +62,20 @@ type expansion struct {
 	options *callOptions
 }
 
-// expand has the driver expand the file system. The caller has the turn.
-func (e expansion) expand(ctx context.Context, from, to resource.Quantity) error {
+// due returns ErrNothing if the pod does not have the volume, or the driver does not expand.
+func (e expansion) due() error {
 	if placed, err := e.spots.placed(e.target); err != nil {
 		return err
 	} else if !placed || !e.driver.caps.RequiresFSResize {
 		return grow.ErrNothing
+	}
+	return nil
+}
+
+// expand has the driver expand the file system. The caller has the turn.
+func (e expansion) expand(ctx context.Context, from, to resource.Quantity) error {
+	if err := e.due(); err != nil { // the pod may have ended since the first look
+		return err
 	}
 	device := e.device()
 	_, err := e.driver.callWith(ctx, "expandfs", nil, e.options, device, e.target, strconv.FormatInt(to.Value(), 10), strconv.FormatInt(from.Value(), 10))

@@ -52,8 +52,9 @@ func TestGrow(t *testing.T) {
 	if got := r.driver.options["expandfs"]; !strings.Contains(got, `"kubernetes.io/readwrite":"rw"`) || !strings.Contains(got, `"kubernetes.io/pvOrVolumeName":"pv"`) || strings.Contains(got, "pod.name") {
 		t.Errorf("options of expandfs: %s", got)
 	}
-	const patch = `shop/data {"metadata":{"resourceVersion":""},"status":{"allocatedResourceStatuses":{"storage":null},"capacity":{"storage":"2Gi"},"conditions":[]}}`
-	if !slices.Equal(r.patches, []string{patch}) {
+	const growing = `shop/data {"metadata":{"resourceVersion":""},"status":{"allocatedResourceStatuses":{"storage":"NodeResizeInProgress"}}}`
+	const patch = `shop/data {"metadata":{"resourceVersion":"+"},"status":{"allocatedResourceStatuses":{"storage":null},"capacity":{"storage":"2Gi"},"conditions":[]}}`
+	if !slices.Equal(r.patches, []string{growing, patch}) {
 		t.Errorf("patches of the claim: %q", r.patches)
 	}
 	if got := r.events.Take(); !slices.Equal(got, []string{grownPod, grownPVC}) {
@@ -110,8 +111,8 @@ func TestGrowFails(t *testing.T) {
 	if got := r.events.Take(); !slices.Equal(got, []string{notGrown + ", status: Failure, reason: no"}) {
 		t.Errorf("Events %q", got)
 	}
-	if len(r.patches) != 1 || !strings.Contains(r.patches[0], `"type":"NodeResizeError","status":"True"`) ||
-		!strings.Contains(r.patches[0], `failed to expand pvc with expandfs command failed, status: Failure, reason: no`) || strings.Contains(r.patches[0], "capacity") {
+	if len(r.patches) != 2 || !strings.Contains(r.patches[1], `"type":"NodeResizeError","status":"True"`) ||
+		!strings.Contains(r.patches[1], `failed to expand pvc with expandfs command failed, status: Failure, reason: no`) || strings.Contains(r.patches[1], "capacity") {
 		t.Errorf("patches of the claim: %q", r.patches)
 	}
 	claim.Status.Conditions = append(claim.Status.Conditions, v1.PersistentVolumeClaimCondition{Type: v1.PersistentVolumeClaimNodeResizeError, Status: v1.ConditionTrue})

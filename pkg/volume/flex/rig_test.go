@@ -221,11 +221,11 @@ func (r *rig) PersistentVolume(ctx context.Context, name string) (*v1.Persistent
 }
 
 // PatchClaimStatus implements Objects.
-func (r *rig) PatchClaimStatus(_ context.Context, namespace, name string, patch []byte) error {
+func (r *rig) PatchClaimStatus(_ context.Context, namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.patches = append(r.patches, namespace+"/"+name+" "+string(patch))
-	return nil
+	return r.API.Patched(namespace, name, patch)
 }
 
 // Secret implements Objects.

@@ -38,6 +38,15 @@ var resizeConditions = []v1.PersistentVolumeClaimConditionType{
 	v1.PersistentVolumeClaimResizing, v1.PersistentVolumeClaimFileSystemResizePending, v1.PersistentVolumeClaimControllerResizeError, v1.PersistentVolumeClaimNodeResizeError,
 }
 
+// growingPatch returns the merge patch that says in a claim's status that the node has begun (KEP-1790). Its resource version makes it fail if the
+// claim has changed. It is pure.
+func growingPatch(claim *v1.PersistentVolumeClaim) ([]byte, error) {
+	return json.Marshal(map[string]any{
+		"metadata": map[string]any{"resourceVersion": claim.ResourceVersion},
+		"status":   map[string]any{"allocatedResourceStatuses": map[string]any{"storage": v1.PersistentVolumeClaimNodeResizeInProgress}},
+	})
+}
+
 // notGrownPatch returns the merge patch that says in a claim's status that a node could not expand the volume; nil: the status says so already. It
 // is pure.
 func notGrownPatch(claim *v1.PersistentVolumeClaim, cause error, infeasible bool, now time.Time) ([]byte, error) {

@@ -22,8 +22,8 @@ import (
 // Objects are what is read from the API server, and the one write.
 type Objects interface {
 	volume.Claims
-	// PatchClaimStatus applies a JSON merge patch to the status of a claim.
-	PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) error
+	// PatchClaimStatus applies a JSON merge patch to the status of a claim, and returns the claim after it.
+	PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error)
 }
 
 // Events reports what users watch.
@@ -61,7 +61,15 @@ type Volume[K comparable] struct {
 	Target string // where the pod has it
 	// Expand has the driver expand the volume. It returns ErrNothing when there is nothing to expand, a *Failure when the driver could not, and any other
 	// error when the driver was not called.
-	Expand func(ctx context.Context, pv *v1.PersistentVolume, from, to resource.Quantity) error
+	Expand func(ctx context.Context, step Step) error
+}
+
+// Step is one expansion.
+type Step struct {
+	PV       *v1.PersistentVolume
+	From, To resource.Quantity
+	// Begin must be called before the driver is, and succeed: users see that the node has begun.
+	Begin func(context.Context) error
 }
 
 // ErrNothing says that there is nothing to expand: the pod has ended, the PersistentVolume is another volume, or the driver need not do anything.
@@ -139,7 +147,13 @@ func (g *Growth[K]) grow(ctx context.Context, v Volume[K], known *nodeSize) erro
 		}
 		return nil
 	}
-	err = v.Expand(ctx, pv, here, size)
+	begin := func(ctx context.Context) (err error) {
+		if due {
+			claim, err = g.begun(ctx, claim)
+		}
+		return err
+	}
+	err = v.Expand(ctx, Step{pv, here, size, begin})
 	if errors.Is(err, ErrNothing) {
 		return nil
 	}
@@ -160,7 +174,23 @@ func (g *Growth[K]) grow(ctx context.Context, v Volume[K], known *nodeSize) erro
 	if err != nil {
 		return err
 	}
-	return g.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
+	_, err = g.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
+	return err
+}
+
+// begun says in the claim's status that this node expands the volume, and returns the claim with that.
+func (g *Growth[K]) begun(ctx context.Context, claim *v1.PersistentVolumeClaim) (*v1.PersistentVolumeClaim, error) {
+	if claim.Status.AllocatedResourceStatuses[v1.ResourceStorage] != v1.PersistentVolumeClaimNodeResizePending {
+		return claim, nil
+	}
+	patch, err := growingPatch(claim)
+	if err == nil {
+		var now *v1.PersistentVolumeClaim
+		if now, err = g.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch); err == nil {
+			return now, nil
+		}
+	}
+	return claim, fmt.Errorf("cannot say that the volume is being expanded: %w", err)
 }
 
 // say reports an Event on the pod and on the claim.
@@ -181,7 +211,7 @@ func (g *Growth[K]) failed(ctx context.Context, v Volume[K], claim *v1.Persisten
 	}
 	patch, wrong := notGrownPatch(claim, f, f.Infeasible || again && shrunk(claim), g.Clock.Now())
 	if wrong == nil && patch != nil {
-		wrong = g.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
+		_, wrong = g.Objects.PatchClaimStatus(ctx, claim.Namespace, claim.Name, patch)
 	}
 	return errors.Join(f, wrong)
 }

@@ -3,6 +3,7 @@ package volumetest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -64,6 +65,20 @@ func (o *API) Claim(_ context.Context, namespace, name string) (*v1.PersistentVo
 		return c, nil
 	}
 	return nil, apierrors.NewNotFound(schema.GroupResource{Resource: "persistentvolumeclaims"}, name)
+}
+
+// Patched returns what a claim is after a merge patch, with another resource version. The claim that tests hold stays as it is.
+func (o *API) Patched(namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error) {
+	claim := o.Claims[namespace+"/"+name].DeepCopy()
+	seen := claim.ResourceVersion
+	if err := json.Unmarshal(patch, claim); err != nil {
+		return nil, err
+	}
+	if got := strings.TrimSuffix(claim.ResourceVersion, "+"); got != seen {
+		return nil, apierrors.NewConflict(schema.GroupResource{Resource: "persistentvolumeclaims"}, name, fmt.Errorf("the patch is for version %s, want %s", got, seen))
+	}
+	claim.ResourceVersion = seen + "+"
+	return claim, nil
 }
 
 // PersistentVolume implements kinds.Objects.
