@@ -13,6 +13,9 @@ import (
 	"time"
 )
 
+// bareNetwork is the network of its containers: the engine's own, whoever makes the interfaces of pods.
+const bareNetwork = "bridge"
+
 // engine is the bare engine for comparison: two containers through the Docker API, nothing else. It uses the API
 // directly, so that none of our code is measured.
 type engine struct {

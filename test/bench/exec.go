@@ -25,7 +25,7 @@ var echo = []string{"/sample", "echoargs", "x"}
 // exec measures the time to a command's first byte, through the engine's API and each kubelet's port. Each exec has its
 // own connection, as with kubectl; an unmeasured one goes first, so that the kubelets have authenticated the client.
 func (b *bench) exec(ctx context.Context) error {
-	bare, err := b.engine.execs(ctx, "winkube", execs)
+	bare, err := b.engine.execs(ctx, bareNetwork, execs)
 	if err != nil {
 		return err
 	}

@@ -185,7 +185,7 @@ func (b *bench) one(ctx context.Context) error {
 	var bare, second, create durations
 	ready, gone := map[*agent]durations{}, map[*agent]durations{}
 	for i := range oneByOne {
-		pod, err := b.engine.one(ctx, "winkube")
+		pod, err := b.engine.one(ctx, bareNetwork)
 		if err != nil {
 			return err
 		}
@@ -216,7 +216,7 @@ func (b *bench) burst(ctx context.Context) error {
 	var bare crowd
 	ready, cpu, gone := map[*agent]*crowd{b.upstream: {}, b.ours: {}}, map[*agent]durations{}, map[*agent]durations{}
 	for i := range bursts {
-		all, err := b.engine.burst(ctx, "winkube", burstSize)
+		all, err := b.engine.burst(ctx, bareNetwork, burstSize)
 		if err != nil {
 			return err
 		}
