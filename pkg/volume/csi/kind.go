@@ -166,7 +166,7 @@ func (k *Kind) ready(v volume.Volume, at place) (bool, error) {
 	if err != nil || !made || boot != k.parts.Boot {
 		return false, err
 	}
-	if mounted, err := k.mounted(at.target); err != nil || mounted {
+	if mounted, err := k.host.Mounts.Has(at.target); err != nil || mounted { // asked for each volume of a running pod once a minute
 		return mounted, err
 	}
 	k.mu.Lock()

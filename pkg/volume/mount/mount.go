@@ -25,6 +25,9 @@ type Mounter interface {
 	Force(target string) error
 	// IsMount says whether something is mounted at path; false when path does not exist.
 	IsMount(path string) (bool, error)
+	// Has is IsMount without a look at path, which may hang: by the mount table, as it was after the last mount or unmount. That a directory above
+	// was renamed since does not show; who deletes asks Below.
+	Has(path string) (bool, error)
 	// Below lists what is mounted at dir or below it, in the order of mounting.
 	Below(dir string) ([]string, error)
 }
@@ -57,6 +60,9 @@ func (l Linked) IsMount(path string) (bool, error) {
 	_, ok, err := l.Read(path)
 	return ok, err
 }
+
+// Has is IsMount: a link is read without a look at what it leads to.
+func (l Linked) Has(path string) (bool, error) { return l.IsMount(path) }
 
 // Below returns nothing: no one lists links, and most are not of drivers.
 func (Linked) Below(string) ([]string, error) { return nil, nil }

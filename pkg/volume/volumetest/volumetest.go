@@ -221,6 +221,9 @@ func (k *Kernel) IsMount(path string) (bool, error) {
 	return false, nil
 }
 
+// Has implements mount.Mounter.
+func (k *Kernel) Has(path string) (bool, error) { return k.IsMount(path) }
+
 // Below implements mount.Mounter.
 func (k *Kernel) Below(dir string) ([]string, error) {
 	k.mu.Lock()
