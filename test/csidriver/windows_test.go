@@ -34,7 +34,9 @@ func (o objects) Claim(_ context.Context, namespace, name string) (*v1.Persisten
 	return o.Claims[namespace+"/"+name], nil
 }
 
-func (objects) PatchClaimStatus(context.Context, string, string, []byte) error { return nil }
+func (o objects) PatchClaimStatus(_ context.Context, namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error) {
+	return o.Patched(namespace, name, patch)
+}
 
 func (o objects) CSIDriver(_ context.Context, name string) (*storagev1.CSIDriver, error) {
 	return o.KnownCSIDriver(name), nil
