@@ -233,6 +233,11 @@ func TestKills(t *testing.T) {
 	if !r.await(time.Minute, func() bool { registered, err := r.Registered(); return err == nil && registered }) {
 		t.Error("the kubelet has not registered the driver since the last kill")
 	}
+	record := filepath.Join(root, "kubelet/plugins/kubernetes.io/csi/dir.winkube.test/*")
+	unstaged := func() bool { left, err := filepath.Glob(record); return err == nil && len(left) == 0 }
+	if !r.await(time.Minute, unstaged) { // pods do not wait for that
+		t.Error("volumes are still staged a minute after their last pods")
+	}
 	for _, points := range r.mounted() {
 		t.Errorf("left mounted: %s", points)
 	}
@@ -253,7 +258,7 @@ func TestKills(t *testing.T) {
 	}
 	volumes, err := r.Volumes()
 	garbage, more := r.Garbage()
-	staged, last := filepath.Glob(filepath.Join(root, "kubelet/plugins/kubernetes.io/csi/dir.winkube.test/*"))
+	staged, last := filepath.Glob(record)
 	if err = errors.Join(err, more, last); err != nil || len(volumes) != len(killedClaims) || len(garbage)+len(staged) > 0 {
 		t.Errorf("left: volumes %q, garbage %q, %q, %v", volumes, garbage, staged, err)
 	}
