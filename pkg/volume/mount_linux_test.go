@@ -2,6 +2,7 @@ package volume_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -18,7 +19,7 @@ import (
 )
 
 // inNamespace runs test on a thread with its own mount namespace, which ends with the thread.
-func inNamespace(t *testing.T, test func(t *testing.T)) {
+func inNamespace[T testing.TB](t T, test func(t T)) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("mounting needs root")
@@ -147,6 +148,74 @@ func TestMemoryMode(t *testing.T) {
 		}
 		if err := r.Clean(t.Context(), p.UID); err != nil {
 			t.Error(err)
+		}
+	})
+}
+
+// TestHas: each mount and unmount shows in the next answer, whoever makes it, and a path that only starts like a mount point is none.
+func TestHas(t *testing.T) {
+	dir, m := t.TempDir(), mount.System()
+	strange := filepath.Join(dir, `with space\and more`)
+	for _, d := range []string{dir + "/a", dir + "/ab", strange} {
+		if err := os.Mkdir(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inNamespace(t, func(t *testing.T) {
+		want := func(when string, mounted ...string) {
+			t.Helper()
+			for _, d := range []string{dir + "/a", dir + "/ab", strange, dir + "/none"} {
+				is := false
+				for _, p := range mounted {
+					is = is || p == d
+				}
+				if got, err := m.Has(d); err != nil || got != is {
+					t.Errorf("%s: something is mounted at %s: %v, %v", when, d, got, err)
+				}
+			}
+		}
+		want("before")
+		for i := range 20 {
+			if err := m.Tmpfs(dir+"/ab", "size=1m"); err != nil {
+				t.Error(err)
+			}
+			want(fmt.Sprintf("mounted, %d", i), dir+"/ab")
+			if err := unix.Mount(dir+"/ab", strange, "", unix.MS_BIND, ""); err != nil { // by another program
+				t.Error(err)
+			}
+			want(fmt.Sprintf("bound, %d", i), dir+"/ab", strange)
+			for _, d := range []string{strange, dir + "/ab"} {
+				if err := unix.Unmount(d, 0); err != nil {
+					t.Error(err)
+				}
+			}
+			want(fmt.Sprintf("unmounted, %d", i))
+		}
+	})
+}
+
+// BenchmarkMounted looks at one mount of a thousand while nothing changes.
+func BenchmarkMounted(b *testing.B) {
+	dir, m := b.TempDir(), mount.System()
+	inNamespace(b, func(b *testing.B) {
+		if err := m.Tmpfs(dir, "size=1m"); err != nil {
+			b.Error(err)
+			return
+		}
+		last := ""
+		for i := range 1000 {
+			last = fmt.Sprintf("%s/%d", dir, i)
+			if err := os.Mkdir(last, 0o755); err != nil {
+				b.Error(err)
+			}
+			if err := unix.Mount(last, last, "", unix.MS_BIND, ""); err != nil {
+				b.Error(err)
+			}
+		}
+		for b.Loop() {
+			if is, err := m.Has(last); err != nil || !is {
+				b.Error(is, err)
+			}
 		}
 	})
 }
