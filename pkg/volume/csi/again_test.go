@@ -288,8 +288,14 @@ func TestRunTriesAgain(t *testing.T) {
 	r.MustPrepare(r.pod("a"))
 	r.driver.Fail("NodeUnstageVolume", status.Error(codes.InvalidArgument, "no"))
 	r.mustClean("a")
-	for len(r.driver.Calls("NodeUnstageVolume")) < 2 {
-		time.Sleep(time.Millisecond) // the driver tells no one
+	record := r.path(stageDir, "vol_data.json")
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // no event announces it
+		if _, err := os.Stat(record); errors.Is(err, fs.ErrNotExist) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the volume is still staged after a minute")
+		}
 	}
 	cancel()
 	if err := <-ended; err != nil {
