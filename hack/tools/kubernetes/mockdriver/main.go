@@ -21,7 +21,7 @@ const forwarder = "/csipod"
 
 func main() {
 	isProxy := func(arg string) bool { return strings.HasPrefix(strings.TrimLeft(arg, "-"), "proxy-endpoint") }
-	err := error(nil)
+	var err error
 	if slices.ContainsFunc(os.Args[1:], isProxy) {
 		err = syscall.Exec(forwarder, append([]string{forwarder}, os.Args[1:]...), os.Environ())
 	} else {
