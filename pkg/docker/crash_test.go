@@ -193,6 +193,36 @@ func TestStuckContainer(t *testing.T) {
 	}
 }
 
+// TestObserveBesideTheFirstList: an agent has listed all containers and still inspects them. A pod that is observed meanwhile is seen whole: one whose
+// container is missing would be started again.
+func TestObserveBesideTheFirstList(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	pods := []*v1.Pod{r.pod("first", []string{"pause"}), r.pod("second", []string{"pause"}), r.pod("third", []string{"pause"})}
+	ids := map[types.UID]string{}
+	for _, p := range pods {
+		ids[p.UID] = r.run(p)[0]
+	}
+	r.rebuild(seams{inspections: 1})
+	changes := r.Changes(t.Context())
+	<-changes // the event stream has begun
+	r.fake.Requests(true)
+	hangs := "GET /containers/" + ids[pods[1].UID] + "/json"
+	release := r.fake.Hang(hangs)
+	done := make(chan error, 1)
+	go func() { _, err := r.ObserveAll(t.Context()); done <- err }()
+	r.requested(hangs)
+	for _, p := range []*v1.Pod{pods[0], pods[2]} {
+		o := r.observed(p)
+		if len(o.Sandboxes) != 1 || len(o.Containers) != 1 || o.Containers[0].ID != ids[p.UID] || o.Containers[0].State != pod.Running {
+			t.Errorf("pod %s beside the list: %+v, want its sandbox and container %s", p.Name, o, ids[p.UID])
+		}
+	}
+	release()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestCommandStartsLate: the engine starts a probe's command only after the probe's timeout. Until that has ended, the probe gets no other one.
 func TestCommandStartsLate(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{}, nil)

@@ -231,14 +231,18 @@ func (c *cache) mark() uint64 {
 	return c.changes
 }
 
-// listed records which containers exist, by a list that was requested at mark. Containers added since stay.
-func (c *cache) listed(exists map[string]bool, mark uint64) {
+// listed records which containers exist, and whose they are, by a list that was requested at mark. Containers added since stay. From now on of may
+// answer, so every container gets its entry here, not when its inspection begins.
+func (c *cache) listed(owners map[string]types.UID, mark uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for id, e := range c.entries {
-		if !exists[id] && e.added <= mark {
+		if _, exists := owners[id]; !exists && e.added <= mark {
 			c.remove(id)
 		}
+	}
+	for id, owner := range owners {
+		c.entry(owner, id)
 	}
 	c.whole = c.streams > 0 && mark >= c.reset
 }

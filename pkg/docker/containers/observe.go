@@ -112,18 +112,18 @@ func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed,
 	if err != nil {
 		return nil, err
 	}
-	exists, owners, strangers := map[string]bool{}, make([]types.UID, len(list)), map[string]error{}
+	exist, owners, strangers := map[string]types.UID{}, make([]types.UID, len(list)), map[string]error{}
 	for i := range list {
 		o, err := ob.node.Own(list[i].Names, list[i].Labels)
 		switch {
 		case err == nil:
-			exists[list[i].ID], owners[i] = true, o.UID
+			exist[list[i].ID], owners[i] = o.UID, o.UID
 		case !errors.Is(err, identity.ErrForeign):
 			strangers[list[i].ID] = err
 		}
 	}
 	ob.strangers.log(strangers)
-	ob.cache.listed(exists, mark)
+	ob.cache.listed(exist, mark)
 	found, err := ob.lookAll(ctx, list, owners, true)
 	if err != nil {
 		return nil, err
