@@ -94,6 +94,13 @@ end_beside() { # after a failure
 	wait "$beside" 2>/dev/null || true
 }
 
-# tested ARGUMENTS... runs go test -v with them. At the end it prints again what failed, with its output: what was said long ago is hard to find.
+# tested ARGUMENTS... runs go test -v with them. At the end it prints again what failed, with its output, and then each failed test's messages alone:
+# what was said long ago is hard to find, and so is one line among a thousand.
 build_tested() { go build -C hack/tools/gotestsum -o ../../../_output/tools/gotestsum gotest.tools/gotestsum; }
-tested() { _output/tools/gotestsum --format=standard-verbose --hide-summary=skipped -- -count=1 "$@"; }
+tested() {
+	local events=$logs/events.$BASHPID code=0
+	_output/tools/gotestsum --format=standard-verbose --hide-summary=skipped --jsonfile="$events" -- -count=1 "$@" || code=$?
+	[ $code = 0 ] || go run ./hack/failures "$events"
+	rm -f "$events"
+	return $code
+}

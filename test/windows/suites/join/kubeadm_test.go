@@ -101,7 +101,7 @@ func (m *member) preparesForKubeadm() {
 		"--cluster-cidr="+lab.PodCIDR, "--service-cidr="+lab.ServiceCIDR, "--v=2")
 	m.Cleanup(func() { // a service that still runs ends with the prefix
 		if text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`)); err == nil && m.Failed() {
-			m.Logf("kubelet.exe logged, at its end:\n%s", text[max(0, len(text)-12000):])
+			fmt.Fprintf(m.Output(), "kubelet.exe logged, at its end:\n%s\n", text[max(0, len(text)-12000):])
 		}
 		if err := m.forget(context.Background()); err != nil {
 			m.Error(err)

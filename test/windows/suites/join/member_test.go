@@ -311,7 +311,7 @@ func (m *member) start(name string, cmd *exec.Cmd) *program {
 		one.kill()
 		if m.Failed() {
 			text := one.log.String()
-			m.Logf("%s printed, at its end:\n%s", name, text[max(0, len(text)-12000):])
+			fmt.Fprintf(m.Output(), "%s printed, at its end:\n%s\n", name, text[max(0, len(text)-12000):])
 		}
 	})
 	return one
@@ -399,7 +399,7 @@ func onHost(t *testing.T, build int, do func(t *testing.T, host *lab.Host)) {
 func (m *member) forgetAtEnd() {
 	m.Cleanup(func() {
 		if text, err := os.ReadFile(m.Path(`C:\var\log\kubelet\kubelet.log`)); err == nil && m.Failed() {
-			m.Logf("kubelet.exe logged, at its end:\n%s", text[max(0, len(text)-12000):])
+			fmt.Fprintf(m.Output(), "kubelet.exe logged, at its end:\n%s\n", text[max(0, len(text)-12000):])
 		}
 		if err := m.forget(context.Background()); err != nil {
 			m.Error(err)
