@@ -196,9 +196,7 @@ func (c *Cluster) removeAll(ctx context.Context) error {
 	for _, host := range c.machines() {
 		errs = append(errs, removeButLogs(host.Dir()))
 	}
-	if runningRuntime() == RuncPrivileged {
-		_ = os.Remove(standardRoot) // not if it is in use: then it has files
-	}
+	removeStandardRoot(standardRoot)
 	errs = append(errs, os.RemoveAll(c.Kubeconfig()), os.RemoveAll(runDir))
 	for _, dir := range []string{"/run/containerd/s", "/run/containerd", "/run/docker/plugins", "/run/docker"} {
 		_ = os.Remove(dir) // engines create these despite their configuration; Remove fails for those in use

@@ -2,10 +2,13 @@ package lab
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 )
 
 // RuncPrivileged is the RUNTIME that starts privileged containers on a machine that cannot grant CAP_SYS_RESOURCE: with all other capabilities.
@@ -61,6 +64,21 @@ func (c *Cluster) upStandardRoot(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// removeStandardRoot removes root unless it has files. Upstream's kubelet, the peer's, leaves its socket for device plugins there, whatever its --root-dir.
+func removeStandardRoot(root string) {
+	socket := filepath.Join(root, "device-plugins", "kubelet.sock")
+	connection, err := net.Dial("unix", socket)
+	if err == nil { // another kubelet serves there
+		connection.Close()
+		return
+	}
+	if errors.Is(err, syscall.ECONNREFUSED) {
+		_ = os.Remove(socket)
+	}
+	_ = os.Remove(filepath.Dir(socket))
+	_ = os.Remove(root)
 }
 
 // mountsStandardRoot says whether this cluster's directory is mounted at /var/lib/kubelet.

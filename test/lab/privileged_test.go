@@ -2,6 +2,7 @@ package lab
 
 import (
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -54,5 +55,44 @@ func TestStandardRoot(t *testing.T) {
 	t.Setenv("RUNTIME", "crun")
 	if got := New(t.TempDir(), os.Stderr).Nodes[0].KubeletDir(); got == standardRoot {
 		t.Errorf("with crun the first node has %s", got)
+	}
+}
+
+// TestRemoveStandardRoot: the socket that a dead kubelet left goes, one that is served stays, and so do files.
+func TestRemoveStandardRoot(t *testing.T) {
+	root := t.TempDir() + "/kubelet"
+	dir := filepath.Join(root, "device-plugins")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Net: "unix", Name: filepath.Join(dir, "kubelet.sock")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	there := func(path string) bool {
+		_, err := os.Stat(path)
+		return err == nil
+	}
+	removeStandardRoot(root)
+	if !there(l.Addr().String()) {
+		t.Error("the socket of a kubelet that serves is gone")
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(root, "config.yaml")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	removeStandardRoot(root)
+	if there(dir) || !there(file) {
+		t.Errorf("with a file: the dead kubelet's socket is there: %t, the file: %t; want the file alone", there(dir), there(file))
+	}
+	if err := os.Remove(file); err != nil {
+		t.Fatal(err)
+	}
+	if removeStandardRoot(root); there(root) {
+		t.Error("the empty directory is there")
 	}
 }
