@@ -1,6 +1,6 @@
 // Command failures prints what failed in the events of a run of go test -json: for each failed test the messages of its t.Error, t.Fatal and t.Log,
-// shortened. Tests write long logs to t.Output, which has no source line and is left out. It is the end of a long run's output, where nobody
-// has to look for the one line that says why.
+// shortened. Tests write long logs to t.Output, which has no source line and is left out. A long run's output ends with it, so that the one line that
+// says why need not be searched for.
 package main
 
 import (
@@ -47,8 +47,8 @@ func main() {
 
 type key struct{ pkg, test string }
 
-// report reads events and writes a paragraph for each failed test, in the order in which they failed. A test whose subtests failed and that has no
-// message of its own is left out, and so is its package.
+// report reads events and writes a paragraph for each failed test, in the order in which they failed. A test whose subtests failed, and that
+// printed no message, is left out, and so is its package.
 func report(w io.Writer, events io.Reader) error {
 	output := map[key][]string{}
 	blamed := map[key]bool{} // tests and packages of which a failed test was printed
@@ -113,4 +113,3 @@ func said(all []string) []string {
 	}
 	return found
 }
-

@@ -41,7 +41,7 @@ fail A/b
 fail A
 package: FAIL
 fail `, "A/b failed after 0 s (example):\n    a_test.go:7: want 1\n        got 2\n"},
-		{"a test with a message of its own beside a failed subtest", "A/b:     a_test.go:7: inner\nfail A/b\nA:     a_test.go:9: outer\nfail A\nfail ",
+		{"a test that also printed a message beside a failed subtest", "A/b:     a_test.go:7: inner\nfail A/b\nA:     a_test.go:9: outer\nfail A\nfail ",
 			"A/b failed after 0 s (example):\n    a_test.go:7: inner\nA failed after 0 s (example):\n    a_test.go:9: outer\n"},
 		{"no message", "A: noise\nfail A\nfail ", "A failed after 0 s (example):\n    it printed no message\n"},
 		{"a package that does not build", "package: a.go:1:2: undefined: x\npackage: FAIL\nfail ", "the package failed after 0 s (example):\na.go:1:2: undefined: x\nFAIL\n"},
