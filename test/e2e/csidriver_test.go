@@ -37,16 +37,22 @@ func newCSIDriver(s *space, node *lab.Host) *csiDriver {
 	s.Helper()
 	d := &csiDriver{s, node, node.CSIData()}
 	d.remove(s.Context()) // a run that was interrupted may have left it
-	object := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: lab.CSIDriverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false), PodInfoOnMount: new(true),
-		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}}}
-	if _, err := client.StorageV1().CSIDrivers().Create(s.Context(), object, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
-		s.Fatal(err)
-	}
+	s.must(createCSIDriver(s.Context()))
 	s.Cleanup(d.end)
 	node.CSIDriver = true
 	s.must(d.process().Start(s.Context()))
 	d.serves()
 	return d
+}
+
+// createCSIDriver creates the API object of the driver, unless it exists.
+func createCSIDriver(ctx context.Context) error {
+	object := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: lab.CSIDriverName}, Spec: storagev1.CSIDriverSpec{AttachRequired: new(false), PodInfoOnMount: new(true),
+		VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent, storagev1.VolumeLifecycleEphemeral}}}
+	if _, err := client.StorageV1().CSIDrivers().Create(ctx, object, metav1.CreateOptions{}); err != nil && !apierrors.IsAlreadyExists(err) {
+		return err
+	}
+	return nil
 }
 
 func (d *csiDriver) process() *lab.Process { return d.node.Process("csidriver") }
@@ -68,16 +74,24 @@ func (d *csiDriver) dial() *grpc.ClientConn {
 func (d *csiDriver) serves() {
 	d.Helper()
 	d.eventually(60*time.Second, "CSI driver of "+d.node.Name+" serves; its log: "+d.process().Log(), func(ctx context.Context) error {
-		connection := d.dial() // each time: one that has failed waits before it tries again
-		defer connection.Close()
-		if _, err := pb.NewIdentityClient(connection).Probe(ctx, &pb.ProbeRequest{}); err != nil {
+		if err := d.answers(ctx); err != nil {
 			return err
 		}
 		if registered, err := d.outside().Registered(); err != nil || !registered {
 			return fmt.Errorf("not registered (%v)", err)
 		}
-		return d.listed(ctx, true)
+		return nil
 	})
+}
+
+// answers returns nil if the driver answers and the node's CSINode lists it.
+func (d *csiDriver) answers(ctx context.Context) error {
+	connection := d.dial() // each time: one that has failed waits before it tries again
+	defer connection.Close()
+	if _, err := pb.NewIdentityClient(connection).Probe(ctx, &pb.ProbeRequest{}); err != nil {
+		return err
+	}
+	return d.listed(ctx, true)
 }
 
 // listed returns nil if the node's CSINode lists the driver, or does not, as wanted.
@@ -277,12 +291,12 @@ func (d *csiDriver) left() (out []string) {
 		d.Fatal(err)
 	}
 	for line := range strings.Lines(string(mounts)) {
-		if strings.Contains(line, d.node.Dir("kubelet")) && (strings.Contains(line, "kubernetes.io~csi") || strings.Contains(line, "globalmount")) {
+		if strings.Contains(line, d.node.KubeletDir()) && (strings.Contains(line, "kubernetes.io~csi") || strings.Contains(line, "globalmount")) {
 			out = append(out, strings.TrimSpace(line))
 		}
 	}
 	for _, pattern := range []string{"plugins/kubernetes.io/csi/*/*/vol_data.json", "pods/*/volumes/kubernetes.io~csi/*/vol_data.json"} {
-		files, err := filepath.Glob(d.node.Dir("kubelet", pattern))
+		files, err := filepath.Glob(d.node.KubeletDir(pattern))
 		if err != nil {
 			d.Fatal(err)
 		}

@@ -21,6 +21,9 @@ const (
 	PauseImage   = "winkube/pause:1"
 	SampleImage  = "winkube/sample:1"
 	CoreDNSImage = "winkube/coredns:1.14.7"
+	// CSIDriverImage and CSIPodImage are loaded by LoadCSIDriver alone.
+	CSIDriverImage = "winkube/csidriver:1"
+	CSIPodImage    = "winkube/csipod:1"
 )
 
 // image is a program on an otherwise almost empty file system.
@@ -46,6 +49,18 @@ func images() []image {
 func (c *Cluster) LoadProxy(ctx context.Context, name string) error {
 	img := image{name: name, program: "proxy", entrypoint: []string{"/proxy"}, hostPrograms: true}
 	return c.upImage(ctx, img, filepath.Dir(c.Binary("proxy")), c.Nodes)
+}
+
+// LoadCSIDriver loads the images of a pod of the tests' CSI driver into every node's engine.
+func (c *Cluster) LoadCSIDriver(ctx context.Context) error {
+	for _, img := range []image{
+		{name: CSIDriverImage, program: "csidriver", entrypoint: []string{"/csidriver"}}, {name: CSIPodImage, program: "csipod", entrypoint: []string{"/csipod"}},
+	} {
+		if err := c.upImage(ctx, img, c.Tools, c.Nodes); err != nil {
+			return fmt.Errorf("image %s: %w", img.name, err)
+		}
+	}
+	return nil
 }
 
 // upImages builds every image that a node's engine lacks and loads it there.
