@@ -13,23 +13,21 @@ import (
 	"time"
 )
 
-// bareNetwork is the network of its containers: the engine's own, whoever makes the interfaces of pods.
-const bareNetwork = "bridge"
-
 // engine is the bare engine for comparison: two containers through the Docker API, nothing else. It uses the API
 // directly, so that none of our code is measured.
 type engine struct {
-	client *http.Client
-	pause  string // of the first container, which holds the network
-	sample string // of the second container
+	client  *http.Client
+	network string // of its containers: bridge, the engine's own, or none, which pods have whose interfaces the kubelet makes
+	pause   string // of the first container, which holds the network
+	sample  string // of the second container
 }
 
-func newEngine(socket, pause, sample string) *engine {
+func newEngine(socket, network, pause, sample string) *engine {
 	dial := func(ctx context.Context, _, _ string) (net.Conn, error) {
 		var d net.Dialer
 		return d.DialContext(ctx, "unix", socket)
 	}
-	return &engine{client: &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 80}}, pause: pause, sample: sample}
+	return &engine{client: &http.Client{Transport: &http.Transport{DialContext: dial, MaxIdleConnsPerHost: 80}}, network: network, pause: pause, sample: sample}
 }
 
 func (e *engine) call(ctx context.Context, method, path string, in, out any) error {
@@ -88,9 +86,9 @@ type bare struct {
 }
 
 // pod starts the two containers. After an error, the result still has what was created.
-func (e *engine) pod(ctx context.Context, network string) (pod bare, err error) {
+func (e *engine) pod(ctx context.Context) (pod bare, err error) {
 	begin := time.Now()
-	first, _, err := e.container(ctx, map[string]any{"Image": e.pause, "HostConfig": map[string]any{"NetworkMode": network}})
+	first, _, err := e.container(ctx, map[string]any{"Image": e.pause, "HostConfig": map[string]any{"NetworkMode": e.network}})
 	if first != "" {
 		pod.ids = append(pod.ids, first)
 	}
@@ -117,13 +115,13 @@ func (e *engine) remove(ctx context.Context, ids []string) error {
 }
 
 // one starts, measures and removes one pod.
-func (e *engine) one(ctx context.Context, network string) (bare, error) {
-	pod, err := e.pod(ctx, network)
+func (e *engine) one(ctx context.Context) (bare, error) {
+	pod, err := e.pod(ctx)
 	return pod, errors.Join(err, e.remove(ctx, pod.ids))
 }
 
 // burst measures n pods started together; durations count from the common start.
-func (e *engine) burst(ctx context.Context, network string, n int) (durations, error) {
+func (e *engine) burst(ctx context.Context, n int) (durations, error) {
 	begin := time.Now()
 	var (
 		mu    sync.Mutex
@@ -134,7 +132,7 @@ func (e *engine) burst(ctx context.Context, network string, n int) (durations, e
 	)
 	for range n {
 		group.Go(func() {
-			made, err := e.pod(ctx, network)
+			made, err := e.pod(ctx)
 			mu.Lock()
 			defer mu.Unlock()
 			ids = append(ids, made.ids...)

@@ -25,7 +25,7 @@ var echo = []string{"/sample", "echoargs", "x"}
 // exec measures the time to a command's first byte, through the engine's API and each kubelet's port. Each exec has its
 // own connection, as with kubectl; an unmeasured one goes first, so that the kubelets have authenticated the client.
 func (b *bench) exec(ctx context.Context) error {
-	bare, err := b.engine.execs(ctx, bareNetwork, execs)
+	bare, err := b.engine.execs(ctx, execs)
 	if err != nil {
 		return err
 	}
@@ -118,8 +118,8 @@ func (f *firstByte) Write(data []byte) (int, error) {
 }
 
 // execs measures n commands in one container of the bare engine.
-func (e *engine) execs(ctx context.Context, network string, n int) (durations, error) {
-	pod, err := e.pod(ctx, network)
+func (e *engine) execs(ctx context.Context, n int) (durations, error) {
+	pod, err := e.pod(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -58,9 +58,13 @@ func command(ctx context.Context) error {
 	only := flag.String("only", "", "measure one `part`: kubelet, csi, scrape, proxy or network")
 	loads := flag.String("loads", "", "measure only these `loads` of the proxy: bulk,requests,connects,udp,dns,latency,memory")
 	others := flag.String("beside", "", "paths of other builds of the proxy to measure too: `programs` with commas between them")
+	network := flag.String("bare-network", "bridge", "`network` of the bare engine's containers: bridge, or none, which pods have whose interfaces the kubelet makes")
 	flag.Parse()
 	if !slices.Contains([]string{"", "kubelet", "csi", "scrape", "proxy", "network"}, *only) || flag.NArg() > 0 {
 		return fmt.Errorf("unknown argument: -only=%s %s; want -only=kubelet, -only=csi, -only=scrape, -only=proxy or -only=network", *only, flag.Args())
+	}
+	if *network != "bridge" && *network != "none" {
+		return fmt.Errorf("-bare-network: got %q, want bridge or none", *network)
 	}
 	root, err := lab.FindRoot()
 	if err != nil {
@@ -77,11 +81,11 @@ func command(ctx context.Context) error {
 			return err
 		}
 	}
-	return run(ctx, root, *only)
+	return run(ctx, root, *only, *network)
 }
 
 // run compares the kubelet with its peers, or measures only a part: the cost of scrapes, alone, or csi.
-func run(ctx context.Context, root, only string) error {
+func run(ctx context.Context, root, only, network string) error {
 	alone := only == "scrape"
 	cluster := lab.New(root, os.Stdout)
 	if err := cluster.Up(ctx); err != nil {
@@ -108,7 +112,7 @@ func run(ctx context.Context, root, only string) error {
 	node := cluster.Nodes[0]
 	b := &bench{
 		cluster: cluster,
-		engine:  newEngine(node.EngineSocket(), lab.PauseImage, lab.SampleImage),
+		engine:  newEngine(node.EngineSocket(), network, lab.PauseImage, lab.SampleImage),
 		ours:    newAgent(client, node),
 	}
 	if alone {
@@ -185,7 +189,7 @@ func (b *bench) one(ctx context.Context) error {
 	var bare, second, create durations
 	ready, gone := map[*agent]durations{}, map[*agent]durations{}
 	for i := range oneByOne {
-		pod, err := b.engine.one(ctx, bareNetwork)
+		pod, err := b.engine.one(ctx)
 		if err != nil {
 			return err
 		}
@@ -216,7 +220,7 @@ func (b *bench) burst(ctx context.Context) error {
 	var bare crowd
 	ready, cpu, gone := map[*agent]*crowd{b.upstream: {}, b.ours: {}}, map[*agent]durations{}, map[*agent]durations{}
 	for i := range bursts {
-		all, err := b.engine.burst(ctx, bareNetwork, burstSize)
+		all, err := b.engine.burst(ctx, burstSize)
 		if err != nil {
 			return err
 		}
