@@ -15,6 +15,7 @@ import (
 	"github.com/winkube/winkube/pkg/csi/drivers"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/plugins"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // pluginRelist is the maximum delay of a plugin whose event was lost. Reading the directory takes less than a millisecond.
@@ -25,18 +26,20 @@ type csiDrivers struct {
 	*drivers.Registry
 	watcher *plugins.Watcher
 	objects *kubeclient.CSIObjects
+	joined  wake.Signal
 	sockets string // the directory of the drivers' service sockets
 	none    error  // why drivers cannot serve on this host; nil: they can
 }
 
 // newCSIDrivers creates both. The directories are those that drivers' DaemonSets mount: plugins and plugins_registry below --root-dir.
 func newCSIDrivers(cfg Config, client kubernetes.Interface, objects *kubeclient.CSIObjects, events events) csiDrivers {
-	registry := drivers.New(cfg.NodeName, drivers.Parts{Client: client, Objects: objects, Events: events, Counted: cfg.Counters.CSICalled, Clock: clock.RealClock{}})
+	joined := wake.New()
+	registry := drivers.New(cfg.NodeName, drivers.Parts{Client: client, Objects: objects, Events: events, Counted: cfg.Counters.CSICalled, Clock: clock.RealClock{}, Joined: joined})
 	watcher := plugins.New(plugins.Config{
 		Dir: filepath.Join(cfg.RootDir, "plugins_registry"), Windows: cfg.Platform.OS == "windows", Relist: pluginRelist, Clock: clock.RealClock{},
 		Handlers: map[string]plugins.Handler{registration.CSIPlugin: registry},
 	})
-	return csiDrivers{registry, watcher, objects, filepath.Join(cfg.RootDir, "plugins"), cfg.Platform.NoSockets()}
+	return csiDrivers{registry, watcher, objects, joined, filepath.Join(cfg.RootDir, "plugins"), cfg.Platform.NoSockets()}
 }
 
 // Run finds and publishes drivers until ctx ends, and watches what they and their volumes need.

@@ -42,6 +42,7 @@ type Parts struct {
 	Counted func(driver, method string, took time.Duration, err error, migrated bool)
 	Clock   clock.WithTicker
 	Wire    plugins.Wire // to the drivers; nil: plugins.Unix
+	Joined  wake.Signal  // sent after a driver has registered
 }
 
 // Registry has the drivers that are registered now. It implements csi.Drivers and plugins.Handler. Make it with New.
@@ -110,6 +111,7 @@ func (r *Registry) Register(ctx context.Context, p plugins.Plugin) (func(), erro
 	}
 	r.byName[p.Name] = append(r.byName[p.Name], d)
 	r.changed.Send()
+	r.parts.Joined.Send()
 	return sync.OnceFunc(func() { r.release(d) }), nil
 }
 

@@ -23,6 +23,7 @@ import (
 	"github.com/winkube/winkube/pkg/csi/csitest"
 	"github.com/winkube/winkube/pkg/plugins"
 	"github.com/winkube/winkube/pkg/plugins/pluginstest"
+	"github.com/winkube/winkube/pkg/wake"
 )
 
 // counts records what Counted gets.
@@ -69,7 +70,13 @@ func TestRegister(t *testing.T) {
 	fake := csitest.New(t, "disk.example.com")
 	fake.SetCapabilities(pb.NodeServiceCapability_RPC_EXPAND_VOLUME)
 	p, _ := serve(t, fake)
+	r.parts.Joined = wake.New()
 	release := register(t, r, p)
+	select {
+	case <-r.parts.Joined:
+	default:
+		t.Error("Joined was not sent")
+	}
 	d, err := r.Driver("disk.example.com")
 	if err != nil {
 		t.Fatal(err)

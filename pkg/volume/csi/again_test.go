@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/status"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/winkube/winkube/pkg/volume"
 )
 
 // TestRecordOfRunningPod: a record that was lost or cannot be read is written again while the pod runs, so that its end finds everything, whether the
@@ -288,14 +290,47 @@ func TestRunTriesAgain(t *testing.T) {
 	r.MustPrepare(r.pod("a"))
 	r.driver.Fail("NodeUnstageVolume", status.Error(codes.InvalidArgument, "no"))
 	r.mustClean("a")
-	record := r.path(stageDir, "vol_data.json")
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) { // no event announces it
-		if _, err := os.Stat(record); errors.Is(err, fs.ErrNotExist) {
-			break
+	r.awaitUnstaged()
+	cancel()
+	if err := <-ended; err != nil {
+		t.Error(err)
+	}
+	r.nothingLeft()
+}
+
+// awaitUnstaged waits until the volume's record is gone, which no event announces.
+func (r *rig) awaitUnstaged() {
+	r.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		if _, err := os.Stat(r.path(stageDir, "vol_data.json")); errors.Is(err, fs.ErrNotExist) {
+			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatal("the volume is still staged after a minute")
+			r.t.Fatal("the volume is still staged after a minute")
 		}
+	}
+}
+
+// TestRunTriesAgainForAnotherDriver: Run does not wait any longer for a driver that refused when another one of its name has registered.
+func TestRunTriesAgainForAnotherDriver(t *testing.T) {
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- r.kind.Run(ctx) }()
+	r.MustPrepare(r.pod("a"))
+	no := status.Error(codes.InvalidArgument, "no")
+	r.driver.Fail("NodeUnstageVolume", no, no) // of the pod's end, and of Run
+	refused := time.Now()
+	r.mustClean("a")
+	for deadline := refused.Add(time.Minute); strings.Count(r.methods(0), "Unstage") < 2; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("Run has not asked the driver after a minute")
+		}
+	}
+	r.joined.Send()
+	r.awaitUnstaged()
+	if took := time.Since(refused); took >= volume.FirstTidy {
+		t.Errorf("unstaged after %s: Run has waited for its next turn", took)
 	}
 	cancel()
 	if err := <-ended; err != nil {

@@ -63,6 +63,8 @@ type Parts struct {
 	Boot string
 	// SELinux is the label of containers' files on a host that has SELinux; "": it has none. See selinux.Files.
 	SELinux string
+	// Joined receives when a driver has registered: Run then tries again what another one of that name refused. nil: never.
+	Joined <-chan struct{}
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 	Clock   clock.PassiveClock
