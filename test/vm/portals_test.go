@@ -3,10 +3,14 @@ package vm
 import (
 	"context"
 	"fmt"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
+
+	"github.com/winkube/winkube/test/output"
 )
 
 const portals = "iqn.2003-01.org.example:portals"
@@ -61,6 +65,21 @@ func twoPortals(d *days) {
 	}
 	d.remove("again")
 	released(d)
+}
+
+// realTarget runs the test of package san that needs a real target, against the machine's kernel, open-iscsi, tgt and multipathd. No kubelet is in between.
+func realTarget(d *days) {
+	program := filepath.Join(d.TempDir(), "san.test")
+	cmd := exec.CommandContext(d.Context(), "go", "test", "-c", "-o", program, "./pkg/volume/san")
+	cmd.Dir = d.cluster.Root
+	said, err := output.Of(cmd)
+	if err != nil {
+		d.Fatalf("%v %s", err, said)
+	}
+	d.must(d.vm.Send(d.Context(), program, "/root/san.test"))
+	got, err := d.vm.Run(d.Context(), "cd /root && chmod +x san.test && WINKUBE_ISCSI_TARGET=1 WINKUBE_MULTIPATH=1 ./san.test -test.v -test.run '^TestRealTarget$' 2>&1; code=$?; rm san.test; exit $code")
+	d.Logf("%s", got)
+	d.must(err)
 }
 
 // active waits until multipathd uses so many ways.

@@ -76,6 +76,7 @@ func TestVM(t *testing.T) {
 		{"iSCSI", iscsi, false},
 		{"iSCSI target gone", iscsiGone, false},
 		{"two portals", twoPortals, false},
+		{"TestRealTarget", realTarget, false},
 		{"local disks", localDisks, false},
 		{"journal by NodeLogQuery", journal, false},
 		{"28,000 idle connections", crowd, false},
