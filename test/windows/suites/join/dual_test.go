@@ -70,8 +70,8 @@ func TestDualStack(t *testing.T) {
 	if state := m.world.String(); !strings.Contains(state, "address fd00:") {
 		t.Errorf("the simulators have no IPv6 address of a Service:\n%s", state)
 	}
-	m.kubelet.stop()
-	m.proxy.stop()
+	m.kubelet.Stop()
+	m.proxy.Stop()
 	m.cleanup()
 	if state := m.world.String(); strings.Contains(state, "fd00:") {
 		t.Errorf("IPv6 addresses are left in\n%s", state)

@@ -15,7 +15,7 @@ import (
 // still runs (moby libcontainerd/local/local_windows.go LoadContainer). So each container is restarted once, with a new endpoint, and its pod stays.
 func (m *member) engineRestarts() {
 	before, endpoints, pods := m.containers(), m.podEndpoints(), m.podUIDs()
-	m.engine.kill()
+	m.engine.Kill()
 	m.startEngine()
 	begin := time.Now()
 	m.restarts++

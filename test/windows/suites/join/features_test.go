@@ -166,7 +166,7 @@ func (m *member) reserves() {
 	if left := node.Status.Capacity.Memory().Value() - node.Status.Allocatable.Memory().Value(); left != 2<<30 {
 		m.Errorf("%d bytes of memory are kept for Windows, want 2 GiB", left)
 	}
-	if !strings.Contains(m.kubelet.log.String(), `"Reserving memory for Windows; set --system-reserved=memory=... to change it" memory="2Gi"`) {
+	if !strings.Contains(m.kubelet.Log(), `"Reserving memory for Windows; set --system-reserved=memory=... to change it" memory="2Gi"`) {
 		m.Error("the log does not say how much memory is kept for Windows")
 	}
 	m.did("2 GiB of memory reserved, and said", "ok")

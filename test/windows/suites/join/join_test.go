@@ -72,7 +72,7 @@ func (m *member) join() {
 	for _, one := range []struct {
 		name, port string
 		began      time.Time
-	}{{"kubelet.exe", "10248", m.kubelet.begin}, {"proxy.exe", "10256", m.proxy.begin}} {
+	}{{"kubelet.exe", "10248", m.kubelet.Begin}, {"proxy.exe", "10256", m.proxy.Begin}} {
 		url := "http://127.0.0.1:" + one.port + "/healthz"
 		m.served(3*time.Minute, url, func(ctx context.Context) error { return m.get(ctx, url, "") })
 		m.did(one.name+": start to /healthz", seconds(time.Since(one.began)))
@@ -98,8 +98,8 @@ func (m *member) join() {
 		m.Errorf("nodeInfo is %+v", info)
 	}
 	m.did("nodeInfo, labels", info.KernelVersion)
-	m.did("kubelet.exe: resident memory", m.kubelet.memory())
-	m.did("proxy.exe: resident memory", m.proxy.memory())
+	m.did("kubelet.exe: resident memory", memory(m.kubelet))
+	m.did("proxy.exe: resident memory", memory(m.proxy))
 }
 
 // ready returns nil if the Node is Ready and its kubelet has reported so after since.
@@ -342,7 +342,7 @@ func (m *member) containers() []string {
 // replaced stops the kubelet normally and starts it again, as an upgrade does: its pods keep running.
 func (m *member) replaced() {
 	before := m.containers()
-	m.kubelet.stop()
+	m.kubelet.Stop()
 	begin := time.Now()
 	m.startKubelet()
 	m.until(3*time.Minute, "Node Ready after an orderly restart", func(context.Context) error { return m.ready(begin) })
@@ -374,7 +374,7 @@ func (m *member) reboots() {
 	ctx := m.Context()
 	before := m.containers()
 	m.crash()
-	m.engine.kill()
+	m.engine.Kill()
 	for _, id := range before {
 		if err := m.host.Engine().Kill(ctx, id); err != nil {
 			m.Fatal(err)

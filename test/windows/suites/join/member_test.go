@@ -2,7 +2,6 @@ package join
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -18,7 +17,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -26,6 +24,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/launch"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/simulators/sim"
 )
@@ -50,20 +49,13 @@ type member struct {
 	podCIDR  string
 	restarts int32           // restarts of each container so far
 	updated  map[string]bool // golden files that -update has written
-	engine   *program
+	engine   *launch.Program
 	relay    func()
-	kubelet  *program
-	proxy    *program
-	flanneld *program
+	kubelet  *launch.Program
+	proxy    *launch.Program
+	flanneld *launch.Program
 	window   map[string]string // variables of the administrator's window
 	mirrored string            // the host's endpoint in HNS that Linux has too, as the pods' gateway; "": the engine beneath makes it
-}
-
-// program is a running program with its log.
-type program struct {
-	cmd   *exec.Cmd
-	log   *bytes.Buffer
-	begin time.Time
 }
 
 func newMember(t *testing.T, host *lab.Host, build int) *member {
@@ -85,8 +77,8 @@ func bareMember(t *testing.T, host *lab.Host, build int) *member {
 		m.mirrored = podNetwork
 	}
 	t.Cleanup(func() {
-		for _, one := range []*program{m.kubelet, m.proxy, m.engine} {
-			one.kill()
+		for _, one := range []*launch.Program{m.kubelet, m.proxy, m.engine} {
+			one.Kill()
 		}
 		if err := errors.Join(p.WriteProfile(fmt.Sprintf("join-%s-%d", t.Name(), build)), p.Close()); err != nil {
 			t.Error(err)
@@ -222,7 +214,7 @@ func (m *member) forget(ctx context.Context) error {
 // boot starts what Windows starts by itself: the engine and its pipe.
 func (m *member) boot() {
 	m.Helper()
-	if m.engine == nil || m.engine.cmd.ProcessState != nil {
+	if m.engine == nil || m.engine.Over() {
 		m.startEngine()
 	}
 	stop, err := m.Relay(m.Context(), rig.DockerPipe, "127.0.0.1:2375")
@@ -236,7 +228,7 @@ func (m *member) startEngine() {
 	m.Helper()
 	cmd := m.host.Command(m.Context(), filepath.Join(bin, "windockerd"), fmt.Sprintf("--build=%d", m.Build), "--drive="+m.Path(`C:\`), "--engine="+m.host.EngineSocket(), "--socket="+m.socket(),
 		"--hns="+m.host.RunDir("sim.sock"), "--registry="+m.host.RunDir("registry.sock"))
-	m.engine = m.start("windockerd", cmd)
+	m.engine = launch.Start(m.T, "windockerd", cmd)
 	m.served(time.Minute, "windockerd", func(ctx context.Context) error { _, err := m.ask(ctx, http.MethodGet, "/_ping", ""); return err })
 }
 
@@ -249,12 +241,12 @@ func (m *member) startAgents() {
 
 func (m *member) startKubelet() {
 	m.Helper()
-	m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", m.kubeletFlags()))
+	m.kubelet = launch.Start(m.T, "kubelet.exe", m.agent("kubelet.exe", m.kubeletFlags()))
 }
 
 func (m *member) startProxy(more ...string) {
 	m.Helper()
-	m.proxy = m.start("proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), more...)))
+	m.proxy = launch.Start(m.T, "proxy.exe", m.agent("proxy.exe", append(m.proxyFlags(), more...)))
 }
 
 // agent prepares one of our programs.
@@ -300,44 +292,9 @@ func (m *member) proxyFlags() []string {
 		"--kubeconfig=" + rig.WindowsPath(m.host.PKI("proxy.kubeconfig")), "--bind-address=" + m.host.Addr.String()}
 }
 
-func (m *member) start(name string, cmd *exec.Cmd) *program {
-	m.Helper()
-	one := &program{cmd: cmd, log: &bytes.Buffer{}, begin: time.Now()}
-	cmd.Stdout, cmd.Stderr = one.log, one.log
-	if err := cmd.Start(); err != nil {
-		m.Fatal(err)
-	}
-	m.Cleanup(func() {
-		one.kill()
-		if m.Failed() {
-			text := one.log.String()
-			fmt.Fprintf(m.Output(), "%s printed, at its end:\n%s\n", name, text[max(0, len(text)-12000):])
-		}
-	})
-	return one
-}
-
-// kill ends a program as kill -9 does.
-func (p *program) kill() {
-	if p != nil && p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Kill()
-		_ = p.cmd.Wait()
-	}
-}
-
-// stop asks a program to exit and waits; Windows programs receive Ctrl-C.
-func (p *program) stop() {
-	if p != nil && p.cmd.ProcessState == nil {
-		_ = p.cmd.Process.Signal(syscall.SIGINT)
-		timer := time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() })
-		_ = p.cmd.Wait()
-		timer.Stop()
-	}
-}
-
-// memory returns the resident set size of a program as text.
-func (p *program) memory() string {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.cmd.Process.Pid))
+// memory is the resident set size of a program as text.
+func memory(p *launch.Program) string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", p.PID()))
 	if err != nil {
 		return err.Error()
 	}
@@ -376,8 +333,8 @@ func (m *member) ask(ctx context.Context, method, path, body string) (string, er
 
 // crash kills both agents, like a power failure.
 func (m *member) crash() {
-	m.kubelet.kill()
-	m.proxy.kill()
+	m.kubelet.Kill()
+	m.proxy.Kill()
 }
 
 // onServer runs a test on the next free host as one Windows Server.

@@ -21,6 +21,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/test/lab"
 	"github.com/winkube/winkube/test/windows/cniplugins"
+	"github.com/winkube/winkube/test/windows/launch"
 	"github.com/winkube/winkube/test/windows/rig"
 	"github.com/winkube/winkube/test/windows/simulators/powershell"
 )
@@ -183,7 +184,7 @@ func (m *member) flannel() cniplugins.Ranges {
 		return nil
 	}
 	begin := time.Now()
-	m.flanneld = m.start("flanneld.exe", cmd)
+	m.flanneld = launch.Start(m.T, "flanneld.exe", cmd)
 	m.until(3*time.Minute, "flannel's network", func(context.Context) error {
 		_, err := os.Stat(m.Path(`C:\k\subnet.env`))
 		if state := m.world.HNS.String(); err == nil && !strings.Contains(state, flannelGateway+" attached to host") {
@@ -335,7 +336,7 @@ func (m *member) leavesPlugins() {
 		m.Fatalf("kubelet.exe node leave: %v: %s", err, said)
 	}
 	m.did("mode cni: node leave", seconds(time.Since(begin)))
-	m.flanneld.kill()
+	m.flanneld.Kill()
 	m.flanneld = nil // what it made with PowerShell stays, for the administrator
 	if list, err := m.host.Engine().Containers(m.Context()); err != nil || len(list) > 0 {
 		m.Errorf("%d containers are left, %v", len(list), err)

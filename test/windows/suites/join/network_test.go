@@ -22,6 +22,7 @@ import (
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/vxlan"
 	"github.com/winkube/winkube/test/lab"
+	"github.com/winkube/winkube/test/windows/launch"
 )
 
 // hnsRestarts lets HNS crash and come back with what it keeps. Where it loses endpoints, pods are recreated, once. (The containers beneath keep
@@ -130,7 +131,7 @@ func (m *member) lastServiceAddress() {
 func (m *member) goThrough(k kind) {
 	start := func() {
 		begin := time.Now()
-		m.kubelet = m.start("kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), k.flags...)))
+		m.kubelet = launch.Start(m.T, "kubelet.exe", m.agent("kubelet.exe", append(m.kubeletFlags(), k.flags...)))
 		// What was right before may still be: a program that is stopped before it listens for Ctrl-C does not hear it.
 		m.until(3*time.Minute, "Node Ready with network "+k.name, func(context.Context) error { return m.ready(begin) })
 		m.podCIDR = m.rangeOfNode()
@@ -163,8 +164,8 @@ func (m *member) goThrough(k kind) {
 	if !k.brief {
 		m.world.HNS.Restart()
 		state("crash of HNS")
-		m.kubelet.stop() // as an orderly shutdown does; reboots is a loss of power
-		m.engine.stop()
+		m.kubelet.Stop() // as an orderly shutdown does; reboots is a loss of power
+		m.engine.Stop()
 		m.world.Reboot()
 		if err := m.Reboot(m.Context()); err != nil {
 			m.Fatal(err)
@@ -176,9 +177,9 @@ func (m *member) goThrough(k kind) {
 	if k.pod {
 		m.deletePodOfKind()
 	}
-	m.kubelet.stop()
+	m.kubelet.Stop()
 	if k.proxy != nil {
-		m.proxy.stop()
+		m.proxy.Stop()
 		m.cleanup(k.proxy...)
 	}
 	k.remove()

@@ -18,9 +18,9 @@ var services = []struct{ name, exe string }{{"kubelet", "kubelet.exe"}, {"kube-p
 // asServices stops both programs normally and lets them install themselves as services. It does not test what Wine's service
 // manager lacks: recovery actions, a delayed start, texts in the event log (docs/design/windows-quirks.md).
 func (m *member) asServices() {
-	m.kubelet.stop()
-	m.proxy.stop()
-	m.did("ended in order on Ctrl-C", fmt.Sprintf("%d, %d", m.kubelet.cmd.ProcessState.ExitCode(), m.proxy.cmd.ProcessState.ExitCode()))
+	m.kubelet.Stop()
+	m.proxy.Stop()
+	m.did("ended in order on Ctrl-C", fmt.Sprintf("%d, %d", m.kubelet.ExitCode(), m.proxy.ExitCode()))
 	m.reserves()
 	begin := time.Now()
 	if err := m.Own(m.Path(`C:\k`)); err != nil {

@@ -42,7 +42,7 @@ func (m *member) backEnds() {
 		if one.name == inHNS && !m.world.HNS.V2() {
 			continue
 		}
-		m.proxy.stop()
+		m.proxy.Stop()
 		m.startProxy(one.flags...)
 		m.proxyServes()
 		m.state("state with back end "+one.name, one.name)

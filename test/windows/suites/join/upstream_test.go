@@ -14,6 +14,8 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/winkube/winkube/test/windows/launch"
 )
 
 // TestUpstreamProxy lets upstream's kube-proxy.exe watch the real API server, with a proxy's credentials, and compares its HNS objects with
@@ -40,7 +42,7 @@ winkernel: {networkName: cbr0, enableDSR: true}
 	if err := os.WriteFile(m.Path(`C:\config`), []byte(config), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m.start("kube-proxy.exe", m.Command(m.Context(), exe, `--config=C:\config`, "--v=4"))
+	launch.Start(m.T, "kube-proxy.exe", m.Command(m.Context(), exe, `--config=C:\config`, "--v=4"))
 	const golden = "testdata/upstream.txtar"
 	archive, err := txtar.ParseFile(golden)
 	if err != nil {
