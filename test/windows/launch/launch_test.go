@@ -13,10 +13,10 @@ func TestLost(t *testing.T) {
 		name, script, want string
 		runs               int
 	}{
-		{"lost once", "[ $(wc -l <runs) = 2 ] || exit 53; echo ready; sleep 60", "ready\n", 2},
+		{"lost once", "[ $(wc -l <runs) = 2 ] || exit 53; echo ready; exec sleep 60", "ready\n", 2},
 		{"lost each time", "exit 53", "", starts},
 		{"it says why", "echo no such flag; exit 1", "no such flag\n", 1},
-		{"it runs", "echo ready; sleep 60", "ready\n", 1},
+		{"it runs", "echo ready; exec sleep 60", "ready\n", 1},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			cmd := exec.CommandContext(t.Context(), "sh", "-c", "echo >>runs; "+test.script)
