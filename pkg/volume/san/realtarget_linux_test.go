@@ -3,10 +3,12 @@ package san_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/utils/ptr"
@@ -42,11 +44,27 @@ func (r *real) start() {
 	r.Restart(r.iscsi, r.fc)
 }
 
-// end ends a pod and releases its disk.
+// end ends a pod and releases its disk. It tries that again for a while, as Run does: multipathd may keep a map until udev has dealt with it.
 func (r *real) end(uid string) {
 	r.t.Helper()
-	if err := errors.Join(r.Clean(r.t.Context(), pod(uid, v1.VolumeSource{}).UID), r.iscsi.ReleaseAll(r.t.Context())); err != nil {
+	if err := r.Clean(r.t.Context(), pod(uid, v1.VolumeSource{}).UID); err != nil {
 		r.t.Error(err)
+	}
+	r.eventually(func() error { return r.iscsi.ReleaseAll(r.t.Context()) })
+}
+
+// eventually repeats ok until it returns nil. udev and multipathd take half a minute on a slow host, and announce nothing that a test could wait for.
+func (r *real) eventually(ok func() error) {
+	r.t.Helper()
+	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(200 * time.Millisecond) {
+		err := ok()
+		if err == nil {
+			return
+		}
+		if time.Now().After(end) {
+			r.t.Error(err)
+			return
+		}
 	}
 }
 
@@ -190,11 +208,14 @@ func (r *real) device(chap func(*v1.ISCSIVolumeSource)) {
 func (r *real) twoWays(chap func(*v1.ISCSIVolumeSource)) {
 	both := iscsiSource(chap, func(s *v1.ISCSIVolumeSource) { s.Portals = []string{"127.0.0.2"} })
 	r.MustPrepare(pod("both", both))
-	found := r.must("lsblk -o NAME,TYPE,MOUNTPOINT")
-	r.t.Logf("%s", found)
-	if r.sessions() != 2 || (os.Getenv("WINKUBE_MULTIPATH") != "") != strings.Contains(found, "mpath") {
-		r.t.Errorf("%d sessions, and\n%s", r.sessions(), found)
-	}
+	r.eventually(func() error {
+		found := r.must("lsblk -o NAME,TYPE,MOUNTPOINT")
+		if r.sessions() != 2 || (os.Getenv("WINKUBE_MULTIPATH") != "") != strings.Contains(found, "mpath") || !strings.Contains(found, "/pods/both/") {
+			return fmt.Errorf("%d sessions, and\n%s", r.sessions(), found)
+		}
+		r.t.Logf("%s", found)
+		return nil
+	})
 	r.end("both")
 	r.nothing()
 }
