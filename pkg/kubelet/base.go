@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"sync"
+	"time"
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
@@ -29,9 +30,13 @@ import (
 	"github.com/winkube/winkube/pkg/shutdown"
 	"github.com/winkube/winkube/pkg/stats"
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/grow"
 	"github.com/winkube/winkube/pkg/volume/kinds"
 	"github.com/winkube/winkube/pkg/wake"
 )
+
+// claimPatience is how long reading and writing the claim of a local volume that has grown may take. The next synchronization tries again.
+const claimPatience = 30 * time.Second
 
 // base is the parts that the Node and the pods need and that need neither.
 type base struct {
@@ -87,7 +92,10 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	}
 	b.csiKind, b.attached = newNodeKinds(cfg, here, b.csi, b.events, reader, b.nodeChanged)
 	b.volumes, err = kinds.New(here,
-		kinds.Parts{Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Run: command.New(), Prepared: cfg.Counters.VolumePrepared},
+		kinds.Parts{
+			Objects: b.objects, Images: imageVolumes{b.engine.Images, b.puller}, Clock: clock.RealClock{}, Run: command.New(), Prepared: cfg.Counters.VolumePrepared,
+			Growth: grow.Parts{NodeName: cfg.NodeName, Objects: reader, Events: b.events, Clock: clock.RealClock{}, Limit: claimPatience},
+		},
 		volumeKinds(b.attached)...)
 	if err != nil {
 		return b, err

@@ -14,6 +14,7 @@ import (
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/volume"
 	"github.com/winkube/winkube/pkg/volume/atomic"
+	"github.com/winkube/winkube/pkg/volume/grow"
 )
 
 // Objects is what volumes read from the API server; pod.Objects has it.
@@ -27,7 +28,7 @@ type Objects interface {
 	TrustBundles(ctx context.Context, name, signer, selector string) ([]certificatesv1beta1.ClusterTrustBundle, error)
 }
 
-// Parts are what the kinds work with. All must be set.
+// Parts are what the kinds work with. All but Growth must be set.
 type Parts struct {
 	Objects Objects
 	Images  Images
@@ -35,6 +36,8 @@ type Parts struct {
 	Run     command.Runner
 	// Prepared is called with how long it took to make a volume of that plugin ready, or why it could not be.
 	Prepared func(plugin string, took time.Duration, err error)
+	// Growth is for claims of local volumes; without Objects they are not followed.
+	Growth grow.Parts
 }
 
 // New makes the Manager of a host with all its kinds, and those that are made elsewhere.
@@ -55,7 +58,7 @@ func All(host volume.Host, parts Parts) []volume.Kind {
 		&payload{source: downward, host: &host, writer: writer, name: "kubernetes.io/downward-api"},
 		&payload{source: several, host: &host, writer: writer, name: "kubernetes.io/projected", memory: true},
 		hostPath{platform: host.Platform},
-		&local{host: &host},
+		newLocal(&host, parts.Growth),
 	}
 	if host.Platform.OS != "windows" {
 		all = append(all, newImages(host, parts.Images), newNFS(&host, parts.Run))

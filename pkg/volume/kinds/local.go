@@ -7,13 +7,28 @@ import (
 	"io/fs"
 	"os"
 
+	"k8s.io/apimachinery/pkg/types"
+
 	"github.com/winkube/winkube/pkg/disk"
 	"github.com/winkube/winkube/pkg/volume"
+	"github.com/winkube/winkube/pkg/volume/grow"
 	"github.com/winkube/winkube/pkg/volume/paths"
 )
 
-// local is a directory or block device of this host behind a claim. It must be there, and belongs to the pod's fsGroup from the first use on.
-type local struct{ host *volume.Host }
+// local is a directory or block device of this host behind a claim. It must be there, and belongs to the pod's fsGroup from the first use on. It grows by
+// the administrator's hand: when the PersistentVolume says so, the claim has the new size.
+type local struct {
+	host   *volume.Host
+	growth *grow.Growth[string] // by pod and volume; nil: claims are not followed
+}
+
+func newLocal(host *volume.Host, parts grow.Parts) *local {
+	k := &local{host: host}
+	if parts.Objects != nil {
+		k.growth = &grow.Growth[string]{Parts: parts}
+	}
+	return k
+}
 
 func (*local) Name() string { return "kubernetes.io/local-volume" }
 
@@ -24,6 +39,30 @@ func (k *local) path(v volume.Volume) (string, error) {
 }
 
 func (k *local) Prepare(_ context.Context, v volume.Volume) (string, error) {
+	path, err := k.prepare(v)
+	if err == nil && k.growth != nil && v.Claim != "" {
+		k.growSoon(v)
+	}
+	return path, err
+}
+
+// growSoon has the claim follow its PersistentVolume. There is nothing to do on the host.
+func (k *local) growSoon(v volume.Volume) {
+	at := grownKey(v.Pod.UID, v.Spec.Name)
+	k.growth.Soon(grow.Volume[string]{
+		Volume: v, Key: at, Spec: v.PV.Name, Driver: k.Name(), Target: at,
+		Expand: func(ctx context.Context, step grow.Step) error {
+			if source := step.PV.Spec.Local; source == nil || source.Path != v.PV.Spec.Local.Path {
+				return grow.ErrNothing
+			}
+			return step.Begin(ctx)
+		},
+	})
+}
+
+func grownKey(uid types.UID, volume string) string { return string(uid) + "/" + volume }
+
+func (k *local) prepare(v volume.Volume) (string, error) {
 	path, err := k.path(v)
 	if err != nil {
 		return "", err
@@ -67,4 +106,13 @@ func (k *local) Usage(v volume.Volume) (disk.Place, bool, error) {
 }
 
 // Clean leaves the volume as it is: it is not the pod's.
-func (*local) Clean(context.Context, volume.Remains) error { return nil }
+func (k *local) Clean(_ context.Context, r volume.Remains) error {
+	if k.growth == nil {
+		return nil
+	}
+	left, err := r.Volumes(k.Name())
+	for _, one := range left {
+		k.growth.End(grownKey(r.UID, one.Name))
+	}
+	return err
+}
