@@ -25,7 +25,9 @@ var ofVM = regexp.MustCompile(strings.Join([]string{
 // ofVolumes are a few tests of each driver: an emulated processor takes half a minute for one.
 const ofVolumes = `(subPath should (be able to unmount after the subpath directory is deleted|support (existing directory|file as subpath|readOnly directory))|volumes should store data)`
 
-var unfit = regexp.MustCompile(`\[(Serial|Slow|Disruptive|Flaky)\]`)
+// unfit matches tests that restart nodes or take long. ImageVolume is among them: an emulated processor needs more than the suite's five minutes for its
+// image of 570 MB.
+var unfit = regexp.MustCompile(`\[(Serial|Slow|Disruptive|Flaky)\]|ImageVolume`)
 
 func ofMachine(name string) bool {
 	return !unfit.MatchString(name) && (ofVM.MatchString(name) || sigOf(name) == "sig-node" && engineSubset.MatchString(name))
