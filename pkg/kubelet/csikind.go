@@ -20,7 +20,7 @@ func newCSIKind(cfg Config, host volume.Host, drivers csiDrivers, events events,
 		return nil
 	}
 	parts := csivolume.Parts{
-		NodeName: cfg.NodeName, Drivers: drivers, Objects: drivers.objects, Events: events, Refresh: drivers.Refresh, Joined: drivers.joined, Changed: changed, Clock: clock.RealClock{},
+		NodeName: cfg.NodeName, Drivers: drivers, Objects: drivers.objects, Events: events, Refresh: drivers.Refresh, Again: drivers.joined, Changed: changed, Clock: clock.RealClock{},
 	}
 	if cfg.Platform.OS == "windows" {
 		parts.Boot = cfg.Facts.BootID

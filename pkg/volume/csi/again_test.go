@@ -327,7 +327,7 @@ func TestRunTriesAgainForAnotherDriver(t *testing.T) {
 			t.Fatal("Run has not asked the driver after a minute")
 		}
 	}
-	r.joined.Send()
+	r.again.Send()
 	r.awaitUnstaged()
 	if took := time.Since(refused); took >= volume.FirstTidy {
 		t.Errorf("unstaged after %s: Run has waited for its next turn", took)

@@ -63,8 +63,8 @@ type Parts struct {
 	Boot string
 	// SELinux is the label of containers' files on a host that has SELinux; "": it has none. See selinux.Files.
 	SELinux string
-	// Joined receives when a driver has registered: Run then tries again what another one of that name refused. nil: never.
-	Joined <-chan struct{}
+	// Again wakes Run; the registry of drivers sends it when one has registered, which may unstage what another one refused. nil: only the kind does.
+	Again wake.Signal
 	// Changed is sent when InUse has changed, and has the Node's status compared.
 	Changed wake.Signal
 	Clock   clock.PassiveClock
@@ -93,7 +93,10 @@ var _ volume.BlockKind = (*Kind)(nil)
 
 // New makes the kind of a host and reads which volumes lie on it.
 func New(host volume.Host, parts Parts) *Kind {
-	k := &Kind{host: host, parts: parts, tree: tree(host.Root), again: wake.New(), put: map[string]bool{}, tokensOf: map[tokenKey]token{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
+	if parts.Again == nil {
+		parts.Again = wake.New()
+	}
+	k := &Kind{host: host, parts: parts, tree: tree(host.Root), again: parts.Again, put: map[string]bool{}, tokensOf: map[tokenKey]token{}, full: map[string]bool{}, health: map[key]*disk.Health{}}
 	k.turns.Limit, k.inUse.Changed = callTime, parts.Changed
 	k.growth.Parts = grow.Parts{NodeName: parts.NodeName, Objects: parts.Objects, Events: parts.Events, Clock: parts.Clock, Limit: growTime}
 	if err := k.tree.sweep(); err != nil {

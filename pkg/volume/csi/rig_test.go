@@ -92,7 +92,7 @@ type rig struct {
 	drivers csitest.Drivers
 	api     *objects
 	changed wake.Signal
-	joined  wake.Signal
+	again   wake.Signal
 	kind    *csivolume.Kind
 	events  volumetest.Events
 	boot    string   // of the host
@@ -110,7 +110,7 @@ func (r *rig) attachFails(failure *storagev1.VolumeError) {
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	r := &rig{Rig: volumetest.New(t, volumetest.Linux()), t: t, driver: csitest.New(t, driverName), changed: wake.New(), joined: wake.New()}
+	r := &rig{Rig: volumetest.New(t, volumetest.Linux()), t: t, driver: csitest.New(t, driverName), changed: wake.New(), again: wake.New()}
 	r.api = &objects{API: r.API, drivers: map[string]*storagev1.CSIDriver{}, attach: map[string]*storagev1.VolumeAttachment{}, next: make(chan struct{})}
 	r.drivers = csitest.Drivers{driverName: r.driver}
 	r.rule(storagev1.CSIDriverSpec{AttachRequired: new(false)})
@@ -136,7 +136,7 @@ func (r *rig) restart() {
 	r.t.Helper()
 	refresh := func(_ context.Context, driver string) error { r.asked = append(r.asked, driver); return nil }
 	r.kind = csivolume.New(r.Host, csivolume.Parts{
-		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Joined: r.joined, Changed: r.changed, Clock: r.Clock, Boot: r.boot, SELinux: r.selinux,
+		NodeName: "n", Drivers: r.drivers, Objects: r.api, Events: &r.events, Refresh: refresh, Again: r.again, Changed: r.changed, Clock: r.Clock, Boot: r.boot, SELinux: r.selinux,
 	})
 	r.Restart(r.kind)
 }
