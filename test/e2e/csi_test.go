@@ -66,14 +66,7 @@ func TestCSI(t *testing.T) {
 	d.wants(shared, 1, 2, 1, 0)
 	d.ends("b", "c", "inline")
 	d.wants(shared, 1, 2, 2, 1)
-	if left := d.left(); len(left) > 0 {
-		t.Errorf("left:\n%s", strings.Join(left, "\n"))
-	}
-	d.inOrder()
-	content, err := filepath.Glob(filepath.Join(d.data, "*", shared, "content", "*"))
-	if err != nil || len(content) != 2 {
-		t.Errorf("the volume has %q, %v; want the files of both pods", content, err)
-	}
+	endedWell(d, shared, 2)
 }
 
 // TestCSIBlock: a pod writes to a real block device of a CSI driver, also after the kubelet was killed while the driver published it. The next pod reads

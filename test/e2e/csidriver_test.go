@@ -157,6 +157,19 @@ func (d *csiDriver) inOrder() {
 	}
 }
 
+// endedWell checks that nothing of any volume is left on the node, that the calls were in order, and that a volume has so many files.
+func endedWell(d *csiDriver, handle string, files int) {
+	d.Helper()
+	if left := d.left(); len(left) > 0 {
+		d.Errorf("left:\n%s", strings.Join(left, "\n"))
+	}
+	d.inOrder()
+	content, err := filepath.Glob(filepath.Join(d.data, "*", handle, "content", "*"))
+	if err != nil || len(content) != files {
+		d.Errorf("the volume has %q, %v; want %d files, one of each pod", content, err, files)
+	}
+}
+
 // revive ends what the test has done to the driver's calls, and starts the driver and the kubelet if they do not run. It waits until both serve.
 func (d *csiDriver) revive() {
 	d.Helper()
