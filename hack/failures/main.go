@@ -24,6 +24,7 @@ const (
 type event struct {
 	Action, Package, Test, Output string
 	Elapsed                       float64
+	ImportPath, FailedBuild       string // of build-output, and of the fail of a package that needs that build
 }
 
 // message matches the first line of a message; its further lines are indented by eight spaces.
@@ -61,6 +62,9 @@ func report(w io.Writer, events io.Reader) error {
 		}
 		at := key{e.Package, e.Test}
 		switch e.Action {
+		case "build-output":
+			at = key{pkg: e.ImportPath}
+			fallthrough
 		case "output":
 			output[at] = append(output[at], strings.TrimRight(e.Output, "\n"))
 		case "pass", "skip":
@@ -68,7 +72,11 @@ func report(w io.Writer, events io.Reader) error {
 		case "fail":
 			said := said(output[at])
 			if e.Test == "" {
-				said = output[at][max(0, len(output[at])-lines):]
+				all := output[at]
+				if e.FailedBuild != "" {
+					all = output[key{pkg: e.FailedBuild}]
+				}
+				said = all[max(0, len(all)-lines):]
 			}
 			if len(said) == 0 && e.Test != "" && !blamed[at] {
 				said = []string{"    it printed no message"}

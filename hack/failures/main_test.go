@@ -44,7 +44,7 @@ fail `, "A/b failed after 0 s (example):\n    a_test.go:7: want 1\n        got 2
 		{"a test that also printed a message beside a failed subtest", "A/b:     a_test.go:7: inner\nfail A/b\nA:     a_test.go:9: outer\nfail A\nfail ",
 			"A/b failed after 0 s (example):\n    a_test.go:7: inner\nA failed after 0 s (example):\n    a_test.go:9: outer\n"},
 		{"no message", "A: noise\nfail A\nfail ", "A failed after 0 s (example):\n    it printed no message\n"},
-		{"a package that does not build", "package: a.go:1:2: undefined: x\npackage: FAIL\nfail ", "the package failed after 0 s (example):\na.go:1:2: undefined: x\nFAIL\n"},
+		{"a package that ends by itself", "package: cannot start the cluster\npackage: FAIL\nfail ", "the package failed after 0 s (example):\ncannot start the cluster\nFAIL\n"},
 		{"a panic", "A: panic: out of range\nfail A\nfail ", "A failed after 0 s (example):\npanic: out of range\n"},
 		{"a long message", "A:     a_test.go:1: " + strings.Repeat("x", length) + "\nfail A\nfail ",
 			"A failed after 0 s (example):\n    a_test.go:1: " + strings.Repeat("x", length-17) + "\n        ... and 17 bytes more\n"},
@@ -58,6 +58,15 @@ fail `, "A/b failed after 0 s (example):\n    a_test.go:7: want 1\n        got 2
 				t.Errorf("got\n%s\nwant\n%s", got.String(), test.want)
 			}
 		})
+	}
+	const unbuilt = `{"ImportPath":"x [x.test]","Action":"build-output","Output":"./x_test.go:3:27: undefined: y\n"}
+{"ImportPath":"x [x.test]","Action":"build-fail"}
+{"Action":"output","Package":"x","Output":"FAIL\tx [build failed]\n"}
+{"Action":"fail","Package":"x","Elapsed":0,"FailedBuild":"x [x.test]"}
+`
+	var got strings.Builder
+	if err := report(&got, strings.NewReader(unbuilt)); err != nil || got.String() != "the package failed after 0 s (x):\n./x_test.go:3:27: undefined: y\n" {
+		t.Errorf("a package that does not build: %v, %s", err, got.String())
 	}
 	if err := report(nil, strings.NewReader("ok\n")); err == nil || !strings.Contains(err.Error(), `want a line of go test -json, got "ok"`) {
 		t.Errorf("a line that is no event: %v", err)
