@@ -16,7 +16,7 @@ import (
 
 const (
 	// starts is how often a program is started that Wine loses before it runs: it ends, or hangs, without a word. It happens once in some hundred
-	// starts on a busy machine (rig.Prefix.Run), here mostly after a reboot. All programs print something in their first second.
+	// starts on a busy machine (rig.Prefix.Run), and was seen after a reboot of the simulated host. All programs print something when they start.
 	starts = 3
 	// silence is how long a program may take to its first word.
 	silence = time.Minute
@@ -67,10 +67,13 @@ func Start(t *testing.T, name string, cmd *exec.Cmd) *Program {
 		case <-time.After(silence):
 			how = "hung (" + threads(one.PID()) + ")"
 		}
-		if how == "" || n == starts {
+		if how == "" {
 			break
 		}
-		t.Logf("Wine lost %s before it ran: it %s without a word; starting it again", name, how)
+		t.Logf("Wine lost %s before it ran, start %d of %d: it %s without a word", name, n, starts, how)
+		if n == starts {
+			break
+		}
 		one.Kill()
 		again := exec.CommandContext(t.Context(), cmd.Path, cmd.Args[1:]...)
 		again.Env, again.Dir, again.WaitDelay, again.SysProcAttr = cmd.Env, cmd.Dir, cmd.WaitDelay, cmd.SysProcAttr
