@@ -11,4 +11,4 @@ step "programs" hack/build.sh
 step "the release's package" go run ./hack/release -dirty -only deb -programs _output/bin/linux/amd64 -out _output/vm/release
 remove_cluster_at_end
 go run ./hack/cluster up
-WINKUBE_VM=1 go test -count=1 -v -timeout 60m ./test/vm
+WINKUBE_VM=1 go test -count=1 -v -timeout "$([[ -n ${WINKUBE_SUITE:-} ]] && echo 120m || echo 60m)" ./test/vm
