@@ -13,10 +13,11 @@ import (
 	authentication "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // AccountToken is the claims of a service account's token. They are not verified here: the API server does that.
@@ -68,12 +69,12 @@ func (t AccountToken) Due() time.Time { return t.Issued.Add(t.Expires.Sub(t.Issu
 const accountTokenLife = 365 * 24 * time.Hour
 
 // Request requests a token like t: for the same account, bound to the same Node. The token becomes invalid when that Node is deleted.
-func (t AccountToken) Request(ctx context.Context, client kubernetes.Interface) (string, error) {
+func (t AccountToken) Request(ctx context.Context, client clientset.Interface) (string, error) {
 	request := &authentication.TokenRequest{Spec: authentication.TokenRequestSpec{ExpirationSeconds: ptr.To(int64(accountTokenLife.Seconds()))}}
 	if t.Node != "" {
 		request.Spec.BoundObjectRef = &authentication.BoundObjectReference{Kind: "Node", APIVersion: "v1", Name: t.Node, UID: t.NodeUID}
 	}
-	answer, err := client.CoreV1().ServiceAccounts(t.Namespace).CreateToken(ctx, t.Account, request, metav1.CreateOptions{})
+	answer, err := client.ServiceAccounts(t.Namespace).CreateToken(ctx, t.Account, request, metav1.CreateOptions{})
 	if err != nil {
 		return "", fmt.Errorf("cannot request a token of service account %s/%s: %w", t.Namespace, t.Account, err)
 	}
@@ -100,7 +101,7 @@ func WriteSecret(path, secret string) error {
 // TokenFile renews the token in a file, using the token itself. client-go reads such a file every minute.
 type TokenFile struct {
 	Path   string
-	Client kubernetes.Interface
+	Client clientset.Interface
 	Clock  clock.Clock
 }
 

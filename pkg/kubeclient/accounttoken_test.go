@@ -2,9 +2,6 @@ package kubeclient
 
 import (
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"encoding/base64"
 	"errors"
 	"fmt"
@@ -14,12 +11,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	authentication "k8s.io/api/authentication/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	clienttesting "k8s.io/client-go/testing"
-	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/keyutil"
 	testclock "k8s.io/utils/clock/testing"
 )
 
@@ -52,7 +47,7 @@ func TestTokenFile(t *testing.T) {
 	if err := WriteSecret(path, accountToken(clock.Now(), clock.Now().Add(100*time.Minute), 1)); err != nil {
 		t.Fatal(err)
 	}
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	asked, refuse := 0, false
 	client.PrependReactor("create", "serviceaccounts", func(action clienttesting.Action) (bool, runtime.Object, error) {
 		asked++
@@ -112,23 +107,12 @@ func TestWithoutLinks(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(pair.Path(), []byte("no link"), 0o600); err != nil { // the store refuses to replace it
-		t.Fatal(err)
-	}
-	for range 2 {
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request, err := certutil.MakeCSRFromTemplate(key, pair.cfg.Template())
-		if err != nil {
-			t.Fatal(err)
-		}
-		keyPEM, err := keyutil.MarshalPrivateKeyToPEM(key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := pair.adopt(s.sign(request), keyPEM); err != nil {
+	for _, symlink := range []func(string, string) error{
+		func(string, string) error { return errors.New("a required privilege is not held by the client") },
+		func(string, string) error { return nil }, // Wine
+	} {
+		pair.files.symlink = symlink
+		if err := pair.adopt(s.pair(t)); err != nil {
 			t.Fatal(err)
 		}
 		next, err := NewPair(pair.cfg, nil)

@@ -16,8 +16,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // api is a small API server with Secrets, ConfigMaps and Pods. For the first two it serves what the Node authorizer allows: lists and
@@ -42,11 +43,11 @@ type watcher struct {
 	events chan map[string]any // closed: the server ends the watch
 }
 
-func newAPI(t *testing.T) (*api, kubernetes.Interface) {
+func newAPI(t *testing.T) (*api, clientset.Interface) {
 	a := &api{t: t, done: make(chan struct{}), objects: map[string]map[string]any{}, watchers: map[*watcher]struct{}{}, changed: make(chan struct{}, 1)}
 	server := httptest.NewServer(a)
 	t.Cleanup(func() { close(a.done); server.Close() })
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := clientset.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,21 +3,24 @@ package kubeclient
 import (
 	"net"
 	"net/http"
+	"net/url"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // Clients are one agent's connections to the API server. Heartbeats, and requests that untrusted clients can cause, have separate
 // connections and limits: no number of reads, Events or token reviews delays a Lease.
 type Clients struct {
-	Main      kubernetes.Interface // watches, reads, pod statuses
-	Events    kubernetes.Interface // shares Main's connection; Events limits the rate
-	Heartbeat kubernetes.Interface // the Lease and the Node's status
-	Reviews   kubernetes.Interface // TokenReviews and SubjectAccessReviews
+	Main      clientset.Interface // watches, reads, pod statuses
+	Events    clientset.Interface // shares Main's connection; Events limits the rate
+	Heartbeat clientset.Interface // the Lease and the Node's status
+	Reviews   clientset.Interface // TokenReviews and SubjectAccessReviews
+	Server    *url.URL            // of the API server
 }
 
 // Limits of reviews, to protect the API server. Package server limits the clients that cause them.
@@ -34,22 +37,24 @@ func NewClients(config *rest.Config, patience time.Duration) (Clients, error) {
 	if err != nil {
 		return clients, err
 	}
-	if clients.Main, err = kubernetes.NewForConfigAndClient(config, transport); err != nil {
+	main, err := clientset.NewForConfigAndClient(config, transport)
+	if err != nil {
 		return clients, err
 	}
+	clients.Main, clients.Server = main, main.Server()
 	events := rest.CopyConfig(config)
 	events.QPS = -1
-	if clients.Events, err = kubernetes.NewForConfigAndClient(events, transport); err != nil {
+	if clients.Events, err = clientset.NewForConfigAndClient(events, transport); err != nil {
 		return clients, err
 	}
 	heartbeat := separate(config)
 	heartbeat.QPS, heartbeat.Timeout = -1, patience
-	if clients.Heartbeat, err = kubernetes.NewForConfig(heartbeat); err != nil {
+	if clients.Heartbeat, err = clientset.NewForConfig(heartbeat); err != nil {
 		return clients, err
 	}
 	reviews := separate(config)
 	reviews.QPS, reviews.Burst = reviewQPS, reviewBurst
-	clients.Reviews, err = kubernetes.NewForConfig(reviews)
+	clients.Reviews, err = clientset.NewForConfig(reviews)
 	return clients, err
 }
 

@@ -15,10 +15,11 @@ import (
 
 	authenticationv1 "k8s.io/api/authentication/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // apiServer is an API server that records each path's last connection and certificate, and the open connections.
@@ -79,19 +80,19 @@ func ask(ctx context.Context, clients Clients, except string) error {
 	var errs []error
 	for path, request := range map[string]func() error{
 		podPath: func() error {
-			_, err := clients.Main.CoreV1().Pods("default").Get(ctx, "p", metav1.GetOptions{})
+			_, err := clients.Main.Pods("default").Get(ctx, "p", metav1.GetOptions{})
 			return err
 		},
 		eventPath: func() error {
-			_, err := clients.Events.CoreV1().Events("default").Get(ctx, "e", metav1.GetOptions{})
+			_, err := clients.Events.Events("default").Get(ctx, "e", metav1.GetOptions{})
 			return err
 		},
 		leasePath: func() error {
-			_, err := clients.Heartbeat.CoordinationV1().Leases("kube-node-lease").Get(ctx, "n", metav1.GetOptions{})
+			_, err := clients.Heartbeat.Leases("kube-node-lease").Get(ctx, "n", metav1.GetOptions{})
 			return err
 		},
 		reviewPath: func() error {
-			_, err := clients.Reviews.AuthenticationV1().TokenReviews().Create(ctx, &authenticationv1.TokenReview{}, metav1.CreateOptions{})
+			_, err := clients.Reviews.TokenReviews().Create(ctx, &authenticationv1.TokenReview{}, metav1.CreateOptions{})
 			return err
 		},
 	} {
@@ -131,7 +132,7 @@ func TestClientsApart(t *testing.T) {
 	w.connections(t)
 	within, cancel := context.WithTimeout(t.Context(), time.Minute) // less than the limit's wait, so that it fails immediately
 	defer cancel()
-	if _, err := clients.Main.CoreV1().Pods("default").Get(within, "p", metav1.GetOptions{}); err == nil {
+	if _, err := clients.Main.Pods("default").Get(within, "p", metav1.GetOptions{}); err == nil {
 		t.Fatal("the limit of reads is not used up")
 	}
 	for range 20 {
@@ -146,7 +147,7 @@ func TestClientsApart(t *testing.T) {
 	if clients, err = NewClients(config, time.Millisecond); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := clients.Heartbeat.CoordinationV1().Leases("kube-node-lease").Get(t.Context(), "n", metav1.GetOptions{}); err == nil {
+	if _, err := clients.Heartbeat.Leases("kube-node-lease").Get(t.Context(), "n", metav1.GetOptions{}); err == nil {
 		t.Error("a Lease that is not answered was not given up")
 	}
 }
@@ -158,7 +159,7 @@ func TestClientsRotate(t *testing.T) {
 	file := clientcmdapi.NewConfig()
 	file.Clusters["c"] = &clientcmdapi.Cluster{Server: w.URL, CertificateAuthorityData: pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: w.Certificate().Raw})}
 	file.Contexts["x"], file.CurrentContext = &clientcmdapi.Context{Cluster: "c", AuthInfo: "u"}, "x"
-	ours := func(bool) (kubernetes.Interface, error) { return api, nil }
+	ours := func(bool) (clientset.Interface, error) { return api, nil }
 	first, err := node.pair(ours, nil, nil)
 	if err == nil {
 		err = first.Renew(t.Context())

@@ -18,15 +18,16 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/scheme"
-	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/client-go/util/flowcontrol"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // Options says how to reach the API server. Exactly one of Kubeconfig and Server must be set.
@@ -122,10 +123,10 @@ func fromServer(server string) (*rest.Config, error) {
 
 // Events returns a recorder of core/v1 Events from component on nodeName. client-go's correlator aggregates and limits Events, and limit
 // bounds the rate of sending. Recording never blocks. stop ends the recorder and drops unsent Events.
-func Events(client kubernetes.Interface, component, nodeName string, limit EventLimit) (recorder record.EventRecorder, stop func()) {
+func Events(client clientset.Interface, component, nodeName string, limit EventLimit) (recorder record.EventRecorder, stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	broadcaster := record.NewBroadcaster(record.WithContext(ctx))
-	var sink record.EventSink = &uniqueSink{EventSink: &typedv1.EventSinkImpl{Interface: client.CoreV1().Events("")}}
+	var sink record.EventSink = &uniqueSink{EventSink: &eventSink{ctx, client}}
 	if limit.QPS > 0 {
 		sink = &slowSink{sink, ctx, flowcontrol.NewTokenBucketRateLimiter(limit.QPS, max(limit.Burst, 1))}
 	}
@@ -133,7 +134,28 @@ func Events(client kubernetes.Interface, component, nodeName string, limit Event
 	if klog.V(3).Enabled() { // otherwise each Event would wake a goroutine needlessly
 		broadcaster.StartStructuredLogging(3)
 	}
-	return broadcaster.NewRecorder(scheme.Scheme, v1.EventSource{Component: component, Host: nodeName}), func() { cancel(); broadcaster.Shutdown() }
+	return broadcaster.NewRecorder(clientset.Scheme, v1.EventSource{Component: component, Host: nodeName}), func() { cancel(); broadcaster.Shutdown() }
+}
+
+// eventSink writes to the namespace of each Event.
+type eventSink struct {
+	ctx    context.Context
+	client clientset.Interface
+}
+
+// Create implements record.EventSink.
+func (s *eventSink) Create(event *v1.Event) (*v1.Event, error) {
+	return s.client.Events(event.Namespace).Create(s.ctx, event, metav1.CreateOptions{})
+}
+
+// Update implements record.EventSink.
+func (s *eventSink) Update(event *v1.Event) (*v1.Event, error) {
+	return s.client.Events(event.Namespace).Update(s.ctx, event, metav1.UpdateOptions{})
+}
+
+// Patch implements record.EventSink.
+func (s *eventSink) Patch(event *v1.Event, data []byte) (*v1.Event, error) {
+	return s.client.Events(event.Namespace).Patch(s.ctx, event.Name, types.StrategicMergePatchType, data, metav1.PatchOptions{})
 }
 
 // EventLimit is the maximum rate of Events: QPS per second, with bursts up to Burst. QPS 0: no limit.

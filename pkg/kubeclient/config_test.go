@@ -13,13 +13,12 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	typedv1 "k8s.io/client-go/kubernetes/typed/core/v1"
 	kubetesting "k8s.io/client-go/testing"
 )
 
@@ -104,11 +103,11 @@ func TestConfigReachesAServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	version, err := client.Discovery().ServerVersion()
+	version, err := client.ServerVersion()
 	if err != nil || version.GitVersion != "v1.36.3" {
 		t.Errorf("got %v, %v", version, err)
 	}
@@ -118,7 +117,7 @@ func TestConfigReachesAServer(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	sent := make(chan *v1.Event, 1)
 	client.PrependReactor("create", "events", func(a kubetesting.Action) (bool, runtime.Object, error) {
 		e := a.(kubetesting.CreateAction).GetObject().(*v1.Event)
@@ -142,7 +141,7 @@ func TestEvents(t *testing.T) {
 func TestEventLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin, sent := time.Now(), []string{}
-		client := kubeclienttest.NewClientset()
+		client := clientsettest.NewClientset()
 		client.PrependReactor("create", "events", func(a kubetesting.Action) (bool, runtime.Object, error) {
 			sent = append(sent, time.Since(begin).String())
 			return true, a.(kubetesting.CreateAction).GetObject(), nil
@@ -163,8 +162,8 @@ func TestEventLimit(t *testing.T) {
 // TestEventsInOneTick: two Events about one object within one tick of a coarse clock are both kept, and repetitions of the second update
 // the second.
 func TestEventsInOneTick(t *testing.T) {
-	api := kubeclienttest.NewClientset()
-	sink := &uniqueSink{EventSink: &typedv1.EventSinkImpl{Interface: api.CoreV1().Events("")}}
+	api := clientsettest.NewClientset()
+	sink := &uniqueSink{EventSink: &eventSink{t.Context(), api}}
 	event := func(reason string) *v1.Event {
 		return &v1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "p.17a0"}, Reason: reason}
 	}

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"k8s.io/client-go/kubernetes"
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // pluginVariable in the environment makes TestExecPlugin a credential plugin.
@@ -96,11 +96,11 @@ func TestCredentials(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		client, err := kubernetes.NewForConfig(config)
+		client, err := clientset.NewForConfig(config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := client.Discovery().ServerVersion(); err != nil {
+		if _, err := client.ServerVersion(); err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}

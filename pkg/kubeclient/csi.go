@@ -11,9 +11,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	storageinformers "k8s.io/client-go/informers/storage/v1"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
@@ -36,7 +36,8 @@ const listTime = 30 * time.Second
 
 // NewCSIObjects returns a CSIObjects that uses objects, before objects' Run is called.
 func NewCSIObjects(objects *Objects) (*CSIObjects, error) {
-	c := &CSIObjects{Objects: objects, drivers: storageinformers.NewCSIDriverInformer(objects.client, 0, cache.Indexers{}), asked: make(chan struct{}), wait: listTime}
+	drivers := cache.NewSharedIndexInformer(clientset.ListerWatcher(objects.client, objects.client.CSIDrivers(), nil), &storagev1.CSIDriver{}, 0, cache.Indexers{})
+	c := &CSIObjects{Objects: objects, drivers: drivers, asked: make(chan struct{}), wait: listTime}
 	c.ask = sync.OnceFunc(func() { close(c.asked) })
 	_ = c.drivers.SetTransform(withoutManagedFields) // only a started informer refuses a transform or a handler
 	_ = c.drivers.SetWatchErrorHandlerWithContext(func(ctx context.Context, r *cache.Reflector, err error) {
@@ -97,13 +98,13 @@ func (c *CSIObjects) OnCSIDrivers(f func()) error {
 
 // VolumeAttachment reads one of this node's VolumeAttachments by name, because a node may not list them.
 func (c *CSIObjects) VolumeAttachment(ctx context.Context, name string) (*storagev1.VolumeAttachment, error) {
-	return c.client.StorageV1().VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
+	return c.client.VolumeAttachments().Get(ctx, name, metav1.GetOptions{})
 }
 
 // PatchClaimStatus applies a JSON merge patch to the status of a claim, and returns the claim after it. NodeRestriction allows nodes to change its
 // capacity, its conditions and the state of an expansion.
 func (c *CSIObjects) PatchClaimStatus(ctx context.Context, namespace, name string, patch []byte) (*v1.PersistentVolumeClaim, error) {
-	return c.client.CoreV1().PersistentVolumeClaims(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
+	return c.client.PersistentVolumeClaims(namespace).Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // Secret reads a Secret, even one that a PersistentVolume names: the Node authorizer may permit that a moment after the pod is bound.

@@ -16,14 +16,14 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
 // TestCSIObjects: CSIDrivers are watched from the first request on, VolumeAttachments are read by name only, and each state of the Node is
 // announced.
 func TestCSIObjects(t *testing.T) {
-	client := kubeclienttest.NewClientset(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "disk.example.com"}},
+	client := clientsettest.NewClientset(&storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "disk.example.com"}},
 		&storagev1.VolumeAttachment{ObjectMeta: metav1.ObjectMeta{Name: "csi-1"}})
 	objects := NewObjects(client, "n")
 	c, err := NewCSIObjects(objects)
@@ -57,7 +57,7 @@ func TestCSIObjects(t *testing.T) {
 	if n != nil {
 		t.Errorf("a Node: %v", n)
 	}
-	if _, err := client.CoreV1().Nodes().Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
+	if _, err := client.Nodes().Create(ctx, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}}, metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	select {
@@ -77,7 +77,7 @@ func TestCSIObjects(t *testing.T) {
 
 // TestWithoutCSIVolumes: a node without CSI volumes does not watch CSIDrivers.
 func TestWithoutCSIVolumes(t *testing.T) {
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	c, err := NewCSIObjects(NewObjects(client, "n"))
 	if err != nil {
 		t.Fatal(err)
@@ -103,7 +103,7 @@ func TestCSIDriversNotListed(t *testing.T) {
 	} {
 		synctest.Test(t, func(t *testing.T) { // its clock stands still while the informer works
 			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-			client := kubeclienttest.NewClientset()
+			client := clientsettest.NewClientset()
 			client.PrependReactor("list", "csidrivers", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, test.answer(ctx) })
 			c, err := NewCSIObjects(NewObjects(client, "n"))
 			if err != nil {
@@ -123,7 +123,7 @@ func TestCSIDriversNotListed(t *testing.T) {
 
 // TestOnCSIDrivers: a follower begins no watch, and learns of each change in the watch that a question has begun.
 func TestOnCSIDrivers(t *testing.T) {
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	c, err := NewCSIObjects(NewObjects(client, "n"))
 	if err != nil {
 		t.Fatal(err)
@@ -142,7 +142,7 @@ func TestOnCSIDrivers(t *testing.T) {
 	if _, err := c.CSIDriver(ctx, "disk.example.com"); err != nil {
 		t.Fatal(err)
 	}
-	drivers := client.StorageV1().CSIDrivers()
+	drivers := client.CSIDrivers()
 	for _, change := range []func() error{
 		func() error {
 			_, err := drivers.Create(ctx, &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: "disk.example.com"}}, metav1.CreateOptions{})

@@ -17,8 +17,9 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // grace is how long a refusal may be due to a delay in the API server: its authorizer and admission learn from their own watch that a pod
@@ -97,9 +98,9 @@ func (o *Objects) watch(ctx context.Context, it *item, version string) (string, 
 	var w watch.Interface
 	var err error
 	if it.kind == secrets {
-		w, err = o.client.CoreV1().Secrets(it.namespace).Watch(ctx, options)
+		w, err = o.client.Secrets(it.namespace).Watch(ctx, options)
 	} else {
-		w, err = o.client.CoreV1().ConfigMaps(it.namespace).Watch(ctx, options)
+		w, err = o.client.ConfigMaps(it.namespace).Watch(ctx, options)
 	}
 	if err != nil {
 		return version, err
@@ -217,9 +218,9 @@ func only(name string) metav1.ListOptions {
 }
 
 // list reads the object of k through a list, because a watch can continue from its version even if the object (nil) does not exist.
-func list(ctx context.Context, client kubernetes.Interface, k key) (object, string, error) {
+func list(ctx context.Context, client clientset.Interface, k key) (object, string, error) {
 	if k.kind == secrets {
-		l, err := client.CoreV1().Secrets(k.namespace).List(ctx, only(k.name))
+		l, err := client.Secrets(k.namespace).List(ctx, only(k.name))
 		if err != nil {
 			return nil, "", err
 		}
@@ -230,7 +231,7 @@ func list(ctx context.Context, client kubernetes.Interface, k key) (object, stri
 		}
 		return nil, l.ResourceVersion, nil
 	}
-	l, err := client.CoreV1().ConfigMaps(k.namespace).List(ctx, only(k.name))
+	l, err := client.ConfigMaps(k.namespace).List(ctx, only(k.name))
 	if err != nil {
 		return nil, "", err
 	}

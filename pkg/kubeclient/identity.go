@@ -19,11 +19,12 @@ import (
 	certificates "k8s.io/api/certificates/v1"
 	utilnet "k8s.io/apimachinery/pkg/util/net"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"k8s.io/klog/v2"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // NodeIdentity says how a node gets its client certificate.
@@ -39,7 +40,7 @@ func (n NodeIdentity) template() *x509.CertificateRequest {
 	return &x509.CertificateRequest{Subject: pkix.Name{CommonName: "system:node:" + n.NodeName, Organization: []string{"system:nodes"}}}
 }
 
-func (n NodeIdentity) pair(client func(expired bool) (kubernetes.Interface, error), changed func(), initial *tls.Certificate) (*Pair, error) {
+func (n NodeIdentity) pair(client func(expired bool) (clientset.Interface, error), changed func(), initial *tls.Certificate) (*Pair, error) {
 	return NewPair(PairConfig{Name: "kubelet-client", Dir: n.CertDir, Signer: certificates.KubeAPIServerClientKubeletSignerName,
 		Template: n.template, Client: client, Changed: changed}, initial)
 }
@@ -94,7 +95,7 @@ func (n NodeIdentity) bootstrapPair() (*Pair, error) {
 	if err != nil {
 		return nil, err
 	}
-	return n.pair(func(bool) (kubernetes.Interface, error) { return client, nil }, nil, nil)
+	return n.pair(func(bool) (clientset.Interface, error) { return client, nil }, nil, nil)
 }
 
 // Usable reports whether the kubeconfig exists and its certificate, if any, has not expired.
@@ -116,12 +117,12 @@ func (n NodeIdentity) Usable() (bool, error) {
 	return cert == nil || time.Now().Before(cert.Leaf.NotAfter), nil
 }
 
-func (n NodeIdentity) bootstrapClient() (kubernetes.Interface, error) {
+func (n NodeIdentity) bootstrapClient() (clientset.Interface, error) {
 	config, err := Config(Options{Kubeconfig: n.Bootstrap, UserAgent: n.UserAgent})
 	if err != nil {
 		return nil, fmt.Errorf("--bootstrap-kubeconfig: %w", err)
 	}
-	return kubernetes.NewForConfig(config)
+	return clientset.NewForConfig(config)
 }
 
 // writeKubeconfig writes the node's own kubeconfig, with the bootstrap file's cluster and the pair's file as credentials.
@@ -182,11 +183,11 @@ func (n NodeIdentity) Rotating(config *rest.Config) (*rest.Config, *Pair, error)
 	}
 	out := rest.CopyConfig(config)
 	all := &fleet{}
-	pair, err := n.pair(func(expired bool) (kubernetes.Interface, error) {
+	pair, err := n.pair(func(expired bool) (clientset.Interface, error) {
 		if _, err := os.Stat(n.Bootstrap); expired && n.Bootstrap != "" && err == nil {
 			return n.bootstrapClient()
 		}
-		return kubernetes.NewForConfig(out)
+		return clientset.NewForConfig(out)
 	}, all.renew, initial)
 	if err != nil {
 		return nil, nil, err
@@ -226,7 +227,7 @@ func transports(config *rest.Config, current func() *tls.Certificate) (func() *h
 }
 
 // ServingPair is the kubelet's own serving certificate, requested for the Node's addresses (serverTLSBootstrap).
-func ServingPair(client kubernetes.Interface, dir string, template func() *x509.CertificateRequest) (*Pair, error) {
+func ServingPair(client clientset.Interface, dir string, template func() *x509.CertificateRequest) (*Pair, error) {
 	return NewPair(PairConfig{Name: "kubelet-server", Dir: dir, Signer: certificates.KubeletServingSignerName, Template: template,
-		Client: func(bool) (kubernetes.Interface, error) { return client, nil }}, nil)
+		Client: func(bool) (clientset.Interface, error) { return client, nil }}, nil)
 }

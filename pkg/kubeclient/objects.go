@@ -12,16 +12,16 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
-	coreinformers "k8s.io/client-go/informers/core/v1"
-	"k8s.io/client-go/kubernetes"
 	corelisters "k8s.io/client-go/listers/core/v1"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // Objects reads the API objects that this node's pods refer to; it implements pod.Objects. The results are shared and read-only.
 type Objects struct {
-	client   kubernetes.Interface
+	client   clientset.Interface
 	nodeName string
 	clock    clock.Clock
 	changed  *changes
@@ -40,14 +40,14 @@ type Objects struct {
 }
 
 // NewObjects returns an Objects for the named node. It makes no requests before Run.
-func NewObjects(client kubernetes.Interface, nodeName string) *Objects {
+func NewObjects(client clientset.Interface, nodeName string) *Objects {
 	byNamespace := cache.Indexers{cache.NamespaceIndex: cache.MetaNamespaceIndexFunc}
 	o := &Objects{
 		client: client, nodeName: nodeName, clock: clock.RealClock{}, changed: newChanges(),
-		services: coreinformers.NewServiceInformer(client, metav1.NamespaceAll, 0, byNamespace),
-		node: coreinformers.NewFilteredNodeInformer(client, 0, cache.Indexers{}, func(options *metav1.ListOptions) {
+		services: cache.NewSharedIndexInformer(clientset.ListerWatcher(client, client.Services(metav1.NamespaceAll), nil), &v1.Service{}, 0, byNamespace),
+		node: cache.NewSharedIndexInformer(clientset.ListerWatcher(client, client.Nodes(), func(options *metav1.ListOptions) {
 			options.FieldSelector = only(nodeName).FieldSelector
-		}),
+		}), &v1.Node{}, 0, cache.Indexers{}),
 		pods: map[types.UID]map[key]struct{}{}, items: map[key]*item{}, handlers: map[string]string{},
 	}
 	// Only a started informer refuses a transform.
@@ -199,7 +199,7 @@ func (o *Objects) Secret(ctx context.Context, namespace, name string) (*v1.Secre
 	if watched {
 		return obj.(*v1.Secret), nil
 	}
-	return o.client.CoreV1().Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
+	return o.client.Secrets(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // ConfigMap implements pod.Objects, like Secret.
@@ -211,7 +211,7 @@ func (o *Objects) ConfigMap(ctx context.Context, namespace, name string) (*v1.Co
 	if watched {
 		return obj.(*v1.ConfigMap), nil
 	}
-	return o.client.CoreV1().ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
+	return o.client.ConfigMaps(namespace).Get(ctx, name, metav1.GetOptions{})
 }
 
 // cached reads a watched object.
@@ -248,7 +248,7 @@ func (o *Objects) cached(ctx context.Context, k key) (obj object, watched bool, 
 // Token implements pod.Objects. It retries for a moment if the API server may not know of the pod yet.
 func (o *Objects) Token(ctx context.Context, namespace, serviceAccount string, request *authenticationv1.TokenRequest) (*authenticationv1.TokenRequest, error) {
 	for started := o.clock.Now(); ; o.pause(ctx, 4*soon) {
-		token, err := o.client.CoreV1().ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, request, metav1.CreateOptions{})
+		token, err := o.client.ServiceAccounts(namespace).CreateToken(ctx, serviceAccount, request, metav1.CreateOptions{})
 		late := apierrors.IsForbidden(err) || apierrors.IsNotFound(err)
 		if err == nil || !late || ctx.Err() != nil || o.clock.Since(started) >= grace {
 			return token, err

@@ -7,14 +7,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	kubetesting "k8s.io/client-go/testing"
 	"k8s.io/utils/clock"
 	clocktesting "k8s.io/utils/clock/testing"
@@ -34,7 +34,7 @@ func (h hurried) After(d time.Duration) <-chan time.Time {
 }
 
 // follower is an Objects that runs only the watches of single objects.
-func follower(t *testing.T, client kubernetes.Interface, c clock.Clock) *Objects {
+func follower(t *testing.T, client clientset.Interface, c clock.Clock) *Objects {
 	o := NewObjects(client, "n1")
 	o.clock = c
 	ctx, cancel := context.WithCancel(context.Background())
@@ -275,11 +275,11 @@ func TestChangesCoalesce(t *testing.T) {
 }
 
 func TestServicesAndNode(t *testing.T) {
-	client := kubeclienttest.NewClientset(
+	client := clientsettest.NewClientset(
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns", Name: "s"}},
 		&v1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "other", Name: "s"}},
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", ManagedFields: []metav1.ManagedFieldsEntry{{Manager: "x"}}}})
-	watched := kubeclienttest.OnceWatched(t, client, "nodes")
+	watched := clientsettest.OnceWatched(t, client, "nodes")
 	o := NewObjects(client, "n1")
 	if _, err := o.Services("ns"); err == nil {
 		t.Error("a list of services before there is one")
@@ -303,7 +303,7 @@ func TestServicesAndNode(t *testing.T) {
 		}
 	}
 	watched()
-	if err := client.CoreV1().Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
+	if err := client.Nodes().Delete(ctx, "n1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	if n := <-nodes; n != nil || o.Node() != nil {
@@ -324,8 +324,8 @@ func TestServicesAndNode(t *testing.T) {
 
 // TestServices: a new Service comes without a state before, a changed one with both, a deleted one without a state now.
 func TestServices(t *testing.T) {
-	client := kubeclienttest.NewClientset()
-	watched := kubeclienttest.OnceWatched(t, client, "services")
+	client := clientsettest.NewClientset()
+	watched := clientsettest.OnceWatched(t, client, "services")
 	o := NewObjects(client, "n1")
 	seen := make(chan string, 10)
 	step := func(s *v1.Service) string {
@@ -341,7 +341,7 @@ func TestServices(t *testing.T) {
 	done := make(chan error)
 	go func() { done <- o.Run(ctx) }()
 	watched()
-	services := client.CoreV1().Services("ns")
+	services := client.Services("ns")
 	for _, change := range []struct {
 		do   func() error
 		want string
@@ -370,7 +370,7 @@ func TestServices(t *testing.T) {
 }
 
 func TestTokenWaitsForTheAPIServer(t *testing.T) {
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	refusals := 3
 	client.PrependReactor("create", "serviceaccounts", func(a kubetesting.Action) (bool, runtime.Object, error) {
 		if refusals--; refusals >= 0 {

@@ -19,14 +19,12 @@ import (
 
 	certificates "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	certutil "k8s.io/client-go/util/cert"
-	"k8s.io/client-go/util/certificate"
-	"k8s.io/client-go/util/certificate/csr"
 	"k8s.io/client-go/util/keyutil"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
@@ -38,7 +36,7 @@ type PairConfig struct {
 	// Template is the desired content of the certificate; nil: not known yet. It is called again after each Kick.
 	Template func() *x509.CertificateRequest
 	// Client is called for each request; expired means that the current certificate has expired.
-	Client func(expired bool) (kubernetes.Interface, error)
+	Client func(expired bool) (clientset.Interface, error)
 	// Changed is called after each new certificate.
 	Changed func()
 	Clock   clock.WithTicker
@@ -47,7 +45,7 @@ type PairConfig struct {
 // Pair is a certificate and its key. Before they expire, it gets replacements from the API server.
 type Pair struct {
 	cfg     PairConfig
-	store   certificate.FileStore
+	files   pairFiles
 	current atomic.Pointer[issued]
 	failed  atomic.Uint64
 	kick    wake.Signal
@@ -72,14 +70,12 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 	if cfg.Clock == nil {
 		cfg.Clock = clock.RealClock{}
 	}
-	p := &Pair{cfg: cfg, kick: wake.New()}
-	var err error
-	if p.store, err = certificate.NewFileStoreWithLogger(klog.Background().V(4), cfg.Name, cfg.Dir, cfg.Dir, "", ""); err != nil {
+	p := &Pair{cfg: cfg, files: pairFiles{cfg.Dir, cfg.Name, os.Symlink}, kick: wake.New()}
+	if err := os.MkdirAll(cfg.Dir, 0o755); err != nil {
 		return nil, fmt.Errorf("cannot use --cert-dir: %w", err)
 	}
-	stored, err := p.store.Current()
-	var none *certificate.NoCertKeyError
-	if err != nil && !errors.As(err, &none) {
+	stored, err := p.files.read()
+	if err != nil {
 		klog.ErrorS(err, "Cannot use a stored certificate; requesting a new one", "file", p.Path())
 		stored = nil
 	}
@@ -93,7 +89,7 @@ func NewPair(cfg PairConfig, initial *tls.Certificate) (*Pair, error) {
 }
 
 // Path is the file that always has, or links to, the newest certificate and its key.
-func (p *Pair) Path() string { return p.store.CurrentPath() }
+func (p *Pair) Path() string { return p.files.path() }
 
 // Current is the certificate in use, nil if there is none yet. It may have expired: the server's clock decides.
 func (p *Pair) Current() *tls.Certificate {
@@ -241,24 +237,16 @@ func (p *Pair) renew(ctx context.Context) error {
 	if p.cfg.Signer == certificates.KubeletServingSignerName {
 		usages[1] = certificates.UsageServerAuth
 	}
-	name, uid, err := csr.RequestCertificateWithContext(ctx, client, request, "", p.cfg.Signer, nil, usages, key)
+	answer, err := requestCertificate(ctx, client, p.cfg.Signer, request, usages)
 	if err != nil {
-		return fmt.Errorf("cannot request a certificate of %s: %w", p.cfg.Signer, err)
-	}
-	klog.InfoS("Requested a certificate", "request", name, "signer", p.cfg.Signer)
-	answer, err := csr.WaitForCertificate(ctx, client, name, uid)
-	if err != nil {
-		return fmt.Errorf("CertificateSigningRequest %s has no certificate (kubectl get csr %s): %w", name, name, err)
+		return err
 	}
 	return p.adopt(answer, keyPEM)
 }
 
 // adopt stores a certificate and starts using it.
 func (p *Pair) adopt(certPEM, keyPEM []byte) error {
-	cert, err := p.store.Update(certPEM, keyPEM)
-	if err != nil {
-		cert, err = p.keepAsFile(certPEM, keyPEM, err)
-	}
+	cert, err := p.files.write(certPEM, keyPEM, p.cfg.Clock.Now())
 	if err != nil {
 		return fmt.Errorf("cannot store the new certificate: %w", err)
 	}
@@ -271,26 +259,11 @@ func (p *Pair) adopt(certPEM, keyPEM []byte) error {
 	return nil
 }
 
-// keepAsFile stores a certificate after the store failed with because. File systems without symbolic links, and accounts that may not
-// create them, get a file instead of the link; the store reads it too.
-func (p *Pair) keepAsFile(certPEM, keyPEM []byte, because error) (*tls.Certificate, error) {
-	pair := slices.Concat(certPEM, []byte("\n"), keyPEM)
-	cert, err := tls.X509KeyPair(pair, pair)
-	if err != nil {
-		return nil, errors.Join(because, err)
-	}
-	if err := WriteSecret(p.Path(), string(pair)); err != nil {
-		return nil, errors.Join(because, err)
-	}
-	klog.V(2).InfoS("Cannot link the new certificate; it is a file", "file", p.Path(), "reason", because.Error())
-	return &cert, nil
-}
-
 // kept is the number of old certificates that stay on disk: a long-lived node must not accumulate them.
 const kept = 2
 
 func (p *Pair) prune() {
-	files, err := filepath.Glob(filepath.Join(p.cfg.Dir, p.cfg.Name+"-????-??-??-??-??-??.pem"))
+	files, err := filepath.Glob(p.files.allDated())
 	current, linkErr := filepath.EvalSymlinks(p.Path())
 	if err != nil || linkErr != nil {
 		return

@@ -21,20 +21,21 @@ import (
 	"testing"
 	"time"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	certificates "k8s.io/api/certificates/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/rest"
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	certutil "k8s.io/client-go/util/cert"
+	"k8s.io/client-go/util/keyutil"
 )
 
 // signer is an API server that signs every request immediately, unless it fails.
 type signer struct {
-	*fake.Clientset
+	*clientsettest.Clientset
 	t      *testing.T
 	ca     *x509.Certificate
 	key    *ecdsa.PrivateKey
@@ -55,7 +56,7 @@ func newSigner(t *testing.T, life time.Duration) *signer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &signer{Clientset: kubeclienttest.NewClientset(), t: t, key: key, life: life}
+	s := &signer{Clientset: clientsettest.NewClientset(), t: t, key: key, life: life}
 	if s.ca, err = x509.ParseCertificate(der); err != nil {
 		t.Fatal(err)
 	}
@@ -88,6 +89,23 @@ func (s *signer) sign(request []byte) []byte {
 		s.t.Error(err)
 	}
 	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
+}
+
+// pair returns a certificate for node n1 and its key, both PEM.
+func (s *signer) pair(t *testing.T) (certPEM, keyPEM []byte) {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	request, err := certutil.MakeCSRFromTemplate(key, NodeIdentity{NodeName: "n1"}.template())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if keyPEM, err = keyutil.MarshalPrivateKeyToPEM(key); err != nil {
+		t.Fatal(err)
+	}
+	return s.sign(request), keyPEM
 }
 
 func (s *signer) pool() *x509.CertPool {
@@ -150,7 +168,7 @@ func TestJoinAndRotate(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	first, err := node.pair(func(bool) (kubernetes.Interface, error) { return api, nil }, nil, nil)
+	first, err := node.pair(func(bool) (clientset.Interface, error) { return api, nil }, nil, nil)
 	if err == nil {
 		err = first.Renew(t.Context())
 	}
@@ -171,7 +189,7 @@ func TestJoinAndRotate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pair.cfg.Client = func(bool) (kubernetes.Interface, error) { return api, nil }
+	pair.cfg.Client = func(bool) (clientset.Interface, error) { return api, nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- pair.Run(ctx) }()
@@ -209,7 +227,7 @@ func TestJoinAndRotate(t *testing.T) {
 func TestRenewalFails(t *testing.T) {
 	api := newSigner(t, time.Hour)
 	node := NodeIdentity{NodeName: "n1", CertDir: t.TempDir()}
-	pair, err := node.pair(func(bool) (kubernetes.Interface, error) { return api, nil }, nil, nil)
+	pair, err := node.pair(func(bool) (clientset.Interface, error) { return api, nil }, nil, nil)
 	if err != nil || pair.Current() != nil {
 		t.Fatalf("%v, %v", pair.Current(), err)
 	}

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/discovery"
+	"k8s.io/apimachinery/pkg/version"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // ErrNoVersion means that the server's response has no Kubernetes version.
@@ -42,7 +44,7 @@ const askTimeout = 10 * time.Second
 func AskSkew(config *rest.Config, ours string) error {
 	config = rest.CopyConfig(config)
 	config.Timeout = askTimeout
-	client, err := discovery.NewDiscoveryClientForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return err
 	}
@@ -56,9 +58,14 @@ func AskSkew(config *rest.Config, ours string) error {
 // versionEvery is the interval of FollowVersion's requests: control planes are upgraded while nodes run.
 const versionEvery = time.Hour
 
+// VersionReader is the part of a clientset.Interface that FollowVersion uses.
+type VersionReader interface {
+	ServerVersion() (*version.Info, error)
+}
+
 // FollowVersion logs the API server's version and ours, immediately and after each change, until ctx ends. If they are incompatible, it
 // calls tell with an Event.
-func FollowVersion(ctx context.Context, server discovery.ServerVersionInterface, ours string, clk clock.WithTicker, tell func(kind, reason, message string)) {
+func FollowVersion(ctx context.Context, server VersionReader, ours string, clk clock.WithTicker, tell func(kind, reason, message string)) {
 	ticker := clk.NewTicker(versionEvery)
 	defer ticker.Stop()
 	for last := ""; ctx.Err() == nil; {

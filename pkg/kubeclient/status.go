@@ -17,13 +17,14 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // StatusWriter writes pod statuses to the API server; it implements pod.StatusWriter.
 type StatusWriter struct {
-	client kubernetes.Interface
+	client clientset.Interface
 	clock  clock.PassiveClock
 
 	mu sync.Mutex
@@ -41,7 +42,7 @@ type written struct {
 const keepWritten = 10 * time.Minute
 
 // NewStatusWriter returns a StatusWriter.
-func NewStatusWriter(client kubernetes.Interface) *StatusWriter {
+func NewStatusWriter(client clientset.Interface) *StatusWriter {
 	return &StatusWriter{client: client, clock: clock.RealClock{}, written: map[types.UID]written{}}
 }
 
@@ -53,7 +54,7 @@ func (w *StatusWriter) Write(ctx context.Context, pod *v1.Pod, status v1.PodStat
 	if err != nil || patch == nil {
 		return err
 	}
-	updated, err := w.client.CoreV1().Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	updated, err := w.client.Pods(pod.Namespace).Patch(ctx, pod.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 	if apierrors.IsConflict(err) {
 		err = w.replaced(ctx, pod, err)
 	}
@@ -70,7 +71,7 @@ func (w *StatusWriter) Write(ctx context.Context, pod *v1.Pod, status v1.PodStat
 // Delete implements pod.StatusWriter. A conflict concerns the UID: the name belongs to another pod now, and ours is gone.
 func (w *StatusWriter) Delete(ctx context.Context, pod *v1.Pod) error {
 	now := int64(0)
-	err := w.client.CoreV1().Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
+	err := w.client.Pods(pod.Namespace).Delete(ctx, pod.Name, metav1.DeleteOptions{
 		GracePeriodSeconds: &now,
 		Preconditions:      &metav1.Preconditions{UID: &pod.UID},
 	})
@@ -84,11 +85,11 @@ func (w *StatusWriter) Delete(ctx context.Context, pod *v1.Pod) error {
 // CreateMirror implements pod.StatusWriter. mirror must have the annotations kubernetes.io/config.mirror and .hash and our Node as its
 // controller, or the API server refuses it. An older mirror pod of the same name causes the API's AlreadyExists: delete it first.
 func (w *StatusWriter) CreateMirror(ctx context.Context, mirror *v1.Pod) error {
-	_, err := w.client.CoreV1().Pods(mirror.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
+	_, err := w.client.Pods(mirror.Namespace).Create(ctx, mirror, metav1.CreateOptions{})
 	if !apierrors.IsAlreadyExists(err) {
 		return err
 	}
-	existing, getErr := w.client.CoreV1().Pods(mirror.Namespace).Get(ctx, mirror.Name, metav1.GetOptions{})
+	existing, getErr := w.client.Pods(mirror.Namespace).Get(ctx, mirror.Name, metav1.GetOptions{})
 	if getErr != nil {
 		return fmt.Errorf("cannot compare mirror pod %s/%s with the one that exists: %w", mirror.Namespace, mirror.Name, getErr)
 	}
@@ -100,7 +101,7 @@ func (w *StatusWriter) CreateMirror(ctx context.Context, mirror *v1.Pod) error {
 
 // replaced finds out whether a conflict means that another pod has taken the name.
 func (w *StatusWriter) replaced(ctx context.Context, pod *v1.Pod, conflict error) error {
-	existing, err := w.client.CoreV1().Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
+	existing, err := w.client.Pods(pod.Namespace).Get(ctx, pod.Name, metav1.GetOptions{})
 	if err == nil && existing.UID != pod.UID {
 		return apierrors.NewNotFound(schema.GroupResource{Resource: "pods"}, pod.Name)
 	}

@@ -16,14 +16,14 @@ import (
 // treats a refusal as the authorizer's delay.
 func (o *Objects) Claim(ctx context.Context, namespace, name string) (*v1.PersistentVolumeClaim, error) {
 	return patient(ctx, o, func() (*v1.PersistentVolumeClaim, error) {
-		return o.client.CoreV1().PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
+		return o.client.PersistentVolumeClaims(namespace).Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
 // PersistentVolume reads a PersistentVolume, with the rule of Claim for the claim that is bound to it.
 func (o *Objects) PersistentVolume(ctx context.Context, name string) (*v1.PersistentVolume, error) {
 	return patient(ctx, o, func() (*v1.PersistentVolume, error) {
-		return o.client.CoreV1().PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
+		return o.client.PersistentVolumes().Get(ctx, name, metav1.GetOptions{})
 	})
 }
 
@@ -40,7 +40,7 @@ func patient[T any](ctx context.Context, o *Objects, read func() (T, error)) (T,
 // RuntimeHandler implements pod.Objects. A RuntimeClass's handler never changes, so the last one seen is used while the API server is
 // unavailable.
 func (o *Objects) RuntimeHandler(ctx context.Context, name string) (string, error) {
-	class, err := o.client.NodeV1().RuntimeClasses().Get(ctx, name, metav1.GetOptions{})
+	class, err := o.client.RuntimeClasses().Get(ctx, name, metav1.GetOptions{})
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if err == nil {
@@ -62,7 +62,7 @@ func (o *Objects) TrustBundles(ctx context.Context, name, signer, selector strin
 	} else {
 		options.FieldSelector = fields.OneTermEqualSelector("spec.signerName", signer).String()
 	}
-	list, err := o.client.CertificatesV1beta1().ClusterTrustBundles().List(ctx, options)
+	list, err := o.client.ClusterTrustBundles().List(ctx, options)
 	if apierrors.IsNotFound(err) {
 		return nil, fmt.Errorf("the API server does not serve ClusterTrustBundles (certificates.k8s.io/v1beta1): %w", err)
 	}

@@ -90,7 +90,7 @@ func newServer(cfg Config, clients kubeclient.Clients, b base, w workload, figur
 	return server.New(cfg.Server, server.Parts{
 		GetCertificate: served(b.serving),
 		Pods:           lookup{w.pods}, Engine: streams{b.engine.Logs, b.engine.Exec}, Observer: b.engine.Containers,
-		TokenReviews: clients.Reviews.AuthenticationV1().TokenReviews(), AccessReviews: clients.Reviews.AuthorizationV1().SubjectAccessReviews(),
+		TokenReviews: clients.Reviews.TokenReviews(), AccessReviews: clients.Reviews.SubjectAccessReviews(),
 		Checks:  []server.Check{{Name: "syncloop", Check: func(context.Context) error { return w.pods.Ready() }}},
 		Metrics: metricsHandler(agent, cfg.Counters, stats.Crew(b.disks.State), limited), Limited: limited,
 		StatsSummary: figures.SummaryHandler(), MetricsResource: figures.ResourceHandler(), MetricsCadvisor: figures.CadvisorHandler(), MetricsProbes: b.probes.Handler(w.pods),

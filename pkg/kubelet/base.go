@@ -9,11 +9,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/discovery"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/docker"
@@ -48,8 +47,8 @@ type base struct {
 	settled     *settled        // whether the network was compared
 
 	objects  *kubeclient.Objects
-	versions discovery.ServerVersionInterface // of the API server
-	serving  *kubeclient.Pair                 // nil: no serving certificate is requested
+	versions kubeclient.VersionReader // of the API server
+	serving  *kubeclient.Pair         // nil: no serving certificate is requested
 	engine   *docker.Engine
 	records  *credential.Records
 	puller   *start.Puller
@@ -64,7 +63,7 @@ type base struct {
 }
 
 func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error) {
-	b := base{events: events, nodeChanged: wake.New(), closing: &shutdown.State{}, pressure: &guard.Pressure{}, probes: stats.NewProbes(), versions: clients.Main.Discovery()}
+	b := base{events: events, nodeChanged: wake.New(), closing: &shutdown.State{}, pressure: &guard.Pressure{}, probes: stats.NewProbes(), versions: clients.Main}
 	b.settled = newSettled(b.nodeChanged)
 	b.objects = kubeclient.NewObjects(clients.Main, cfg.NodeName)
 	var err error
@@ -105,7 +104,7 @@ func newBase(cfg Config, clients kubeclient.Clients, events events) (base, error
 	if b.cluster, err = newCluster(cfg, b.objects, b.reports); err != nil {
 		return b, err
 	}
-	if b.network, err = newNetwork(cfg, clients.Main, b.engine, b.events, b.settled, b.cluster); err != nil {
+	if b.network, err = newNetwork(cfg, clients, b.engine, b.events, b.settled, b.cluster); err != nil {
 		return b, err
 	}
 	b.cluster.OnChange(b.network.Kick)
@@ -129,7 +128,7 @@ type events struct {
 	stop func()
 }
 
-func newEvents(client kubernetes.Interface, cfg Config) events {
+func newEvents(client clientset.Interface, cfg Config) events {
 	recorder, stop := kubeclient.Events(client, "kubelet", cfg.NodeName, cfg.Events)
 	return events{recorder, cfg.NodeName, stop}
 }

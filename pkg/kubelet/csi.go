@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/csi/drivers"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/plugins"
@@ -32,7 +32,7 @@ type csiDrivers struct {
 }
 
 // newCSIDrivers creates both. The directories are those that drivers' DaemonSets mount: plugins and plugins_registry below --root-dir.
-func newCSIDrivers(cfg Config, client kubernetes.Interface, objects *kubeclient.CSIObjects, events events) csiDrivers {
+func newCSIDrivers(cfg Config, client clientset.Interface, objects *kubeclient.CSIObjects, events events) csiDrivers {
 	joined := wake.New()
 	registry := drivers.New(cfg.NodeName, drivers.Parts{Client: client, Objects: objects, Events: events, Counted: cfg.Counters.CSICalled, Clock: clock.RealClock{}, Joined: joined})
 	watcher := plugins.New(plugins.Config{

@@ -12,9 +12,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	registration "k8s.io/kubelet/pkg/apis/pluginregistration/v1"
 
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/csi/csitest"
 	"github.com/winkube/winkube/pkg/kubeclient"
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/plugins/pluginstest"
 )
 
@@ -51,7 +51,7 @@ func TestCSIDriver(t *testing.T) {
 	}
 	defer stopPlugin()
 
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	k, err := New(cfg, kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})
 	if err != nil {
 		t.Fatal(err)
@@ -66,7 +66,7 @@ func TestCSIDriver(t *testing.T) {
 		}
 	}()
 	published := func() bool {
-		n, err := client.StorageV1().CSINodes().Get(t.Context(), "n1", metav1.GetOptions{})
+		n, err := client.CSINodes().Get(t.Context(), "n1", metav1.GetOptions{})
 		return err == nil && slices.ContainsFunc(n.Spec.Drivers, func(d storage.CSINodeDriver) bool {
 			return d.Name == "disk.example.com" && d.NodeID == "node-of-disk.example.com"
 		})

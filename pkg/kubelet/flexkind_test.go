@@ -10,9 +10,9 @@ import (
 	"testing"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/kubeclient"
 )
 
@@ -25,7 +25,7 @@ func TestFlexVolumeInUse(t *testing.T) {
 	if err := errors.Join(os.MkdirAll(target, 0o750), os.MkdirAll(device, 0o750), os.WriteFile(filepath.Join(target, "file"), nil, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	client := fake.NewClientset()
+	client := clientsettest.NewClientset()
 	k, err := New(cfg, kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})
 	if err != nil {
 		t.Fatal(err)
@@ -60,7 +60,7 @@ func TestFlexVolumeInUse(t *testing.T) {
 
 // TestNoFlexDirectory: without a directory of drivers there is no such kind.
 func TestNoFlexDirectory(t *testing.T) {
-	client := fake.NewClientset()
+	client := clientsettest.NewClientset()
 	k, err := New(config(t), kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})
 	if err != nil {
 		t.Fatal(err)

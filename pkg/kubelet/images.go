@@ -6,11 +6,11 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/docker"
@@ -31,12 +31,12 @@ type Images struct {
 }
 
 // newPuller creates the puller of images, with the plugins and records that decide who may use them.
-func newPuller(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects, engine *docker.Engine, records *credential.Records, events record.EventRecorder) (*start.Puller, error) {
+func newPuller(cfg Config, client clientset.Interface, objects *kubeclient.Objects, engine *docker.Engine, records *credential.Records, events record.EventRecorder) (*start.Puller, error) {
 	parts := start.PullerParts{Images: engine.Images, Records: records, Objects: objects, Recorder: events, Clock: clock.RealClock{}}
 	if cfg.Images.ProvidersConfig != "" {
 		plugins, err := credential.New(cfg.Images.ProvidersConfig, cfg.Images.ProvidersDir, credential.Parts{
 			ServiceAccount: func(ctx context.Context, namespace, name string) (*v1.ServiceAccount, error) {
-				return client.CoreV1().ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
+				return client.ServiceAccounts(namespace).Get(ctx, name, metav1.GetOptions{})
 			},
 			Token: objects.Token, Runner: command.NewPrivate, Clock: clock.RealClock{},
 		})

@@ -9,9 +9,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/winkube/winkube/pkg/admit"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/credential"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
@@ -19,7 +19,6 @@ import (
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/node"
 	"github.com/winkube/winkube/pkg/pod"
@@ -65,7 +64,7 @@ func config(t *testing.T) Config {
 func TestRun(t *testing.T) {
 	for name, cause := range map[string]error{"ended": context.Canceled, "shutdown": daemon.ErrShutdown} {
 		t.Run(name, func(t *testing.T) {
-			client := kubeclienttest.NewClientset()
+			client := clientsettest.NewClientset()
 			k, err := New(config(t), kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})
 			if err != nil {
 				t.Fatal(err)
@@ -93,9 +92,9 @@ func TestRun(t *testing.T) {
 	}
 }
 
-func ready(t *testing.T, client *fake.Clientset) v1.ConditionStatus {
+func ready(t *testing.T, client *clientsettest.Clientset) v1.ConditionStatus {
 	t.Helper()
-	n, err := client.CoreV1().Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
+	n, err := client.Nodes().Get(t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
 		return ""
 	}
@@ -109,7 +108,7 @@ func ready(t *testing.T, client *fake.Clientset) v1.ConditionStatus {
 
 // TestNewMistakes: New reports configuration errors before anything runs.
 func TestNewMistakes(t *testing.T) {
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	clients := kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client}
 	for what, change := range map[string]func(*Config){
 		"grace":     func(c *Config) { c.Shutdown.Grace = -1 },
@@ -127,7 +126,7 @@ func TestNewMistakes(t *testing.T) {
 
 // TestServerOff: without the HTTPS port the other parts work, and its address is not used.
 func TestServerOff(t *testing.T) {
-	client := kubeclienttest.NewClientset()
+	client := clientsettest.NewClientset()
 	cfg := config(t)
 	cfg.Server.Off, cfg.Server.Address = true, "nowhere"
 	k, err := New(cfg, kubeclient.Clients{Main: client, Events: client, Heartbeat: client, Reviews: client})

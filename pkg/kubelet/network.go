@@ -8,20 +8,22 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"syscall"
 	"time"
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/cni"
 	"github.com/winkube/winkube/pkg/docker"
 	"github.com/winkube/winkube/pkg/docker/containers"
 	"github.com/winkube/winkube/pkg/docker/networks"
+	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/learn"
 	"github.com/winkube/winkube/pkg/network"
 	"github.com/winkube/winkube/pkg/network/hostnet"
@@ -31,7 +33,7 @@ import (
 )
 
 // newNetwork creates the part that maintains this node's pod network. A pod's DNS depends only on the Resolver's configuration.
-func newNetwork(cfg Config, client kubernetes.Interface, engine *docker.Engine, events events, settled *settled, cluster *learn.Cluster) (*network.Manager, error) {
+func newNetwork(cfg Config, clients kubeclient.Clients, engine *docker.Engine, events events, settled *settled, cluster *learn.Cluster) (*network.Manager, error) {
 	reports, err := report.OfHost(cfg.Platform.OS == "windows")
 	if err != nil {
 		klog.ErrorS(err, "Cannot find the file in which the proxy reports broken routes; the Node will not show them")
@@ -44,8 +46,8 @@ func newNetwork(cfg Config, client kubernetes.Interface, engine *docker.Engine, 
 	dns.HostIPs, dns.Cluster = func() []netip.Addr { return cfg.NodeIPs }, cluster
 	return network.New(cfg.Network, network.Parts{
 		Engine: networkEngine{engine.Networks, engine.Containers, engine}, Host: hostnet.Noting(network.ForwardingFileIn(cfg.RootDir)), Windows: hostnet.Windows(), Clock: clock.RealClock{},
-		Reports: reports, Plugins: plugins, PodLinks: hostnet.PodLinks(), Node: networkNode{events, settled, annotator(client, cfg.NodeName)}, Pods: networkPods{events, dns},
-		Prober:  networkProber{probeServer(client), probePods(cfg.Server.Address)},
+		Reports: reports, Plugins: plugins, PodLinks: hostnet.PodLinks(), Node: networkNode{events, settled, annotator(clients.Main, cfg.NodeName)}, Pods: networkPods{events, dns},
+		Prober:  networkProber{probeServer(clients.Server), probePods(cfg.Server.Address)},
 		Cluster: cluster,
 	})
 }
@@ -135,22 +137,21 @@ func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) 
 }
 
 // annotator writes annotations of the Node name and removes those with nil values. A node may write only its own Node object.
-func annotator(client kubernetes.Interface, name string) func(context.Context, map[string]*string) error {
+func annotator(client clientset.Interface, name string) func(context.Context, map[string]*string) error {
 	return func(ctx context.Context, changes map[string]*string) error {
 		patch, err := json.Marshal(map[string]any{"metadata": map[string]any{"annotations": changes}})
 		if err != nil {
 			return err
 		}
-		_, err = client.CoreV1().Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
+		_, err = client.Nodes().Patch(ctx, name, types.MergePatchType, patch, metav1.PatchOptions{})
 		return err
 	}
 }
 
 // probeServer connects to the API server from a given address, as a pod would: all pods need this route, and it is the only one that a node
 // can know.
-func probeServer(client kubernetes.Interface) func(context.Context, netip.Addr) error {
+func probeServer(at *url.URL) func(context.Context, netip.Addr) error {
 	return func(ctx context.Context, from netip.Addr) error {
-		at := client.CoreV1().RESTClient().Get().URL()
 		port := at.Port()
 		if port == "" {
 			port = map[string]string{"http": "80"}[at.Scheme]

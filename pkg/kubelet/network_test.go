@@ -12,20 +12,20 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/stats"
 )
 
 func TestProbeServer(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	client, err := clientset.NewForConfig(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}
-	probe := probeServer(client)
+	probe := probeServer(client.Server())
 	for _, from := range []netip.Addr{{}, netip.MustParseAddr("10.244.1.1"), netip.MustParseAddr("fd00::1")} { // ignored for a server on this host
 		if err := probe(t.Context(), from); err != nil {
 			t.Errorf("from %s: %v", from, err)
@@ -35,13 +35,13 @@ func TestProbeServer(t *testing.T) {
 	if err := probe(t.Context(), netip.Addr{}); err == nil || !strings.Contains(err.Error(), "the API server does not answer a packet from the pods' gateway") {
 		t.Errorf("%v", err)
 	}
-	far, err := kubernetes.NewForConfig(&rest.Config{Host: "http://192.0.2.1:1"})
+	far, err := clientset.NewForConfig(&rest.Config{Host: "http://192.0.2.1:1"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := probeServer(far)(ctx, netip.MustParseAddr("192.0.2.9")); err == nil {
+	if err := probeServer(far.Server())(ctx, netip.MustParseAddr("192.0.2.9")); err == nil {
 		t.Error("an address that this host does not have sent a packet")
 	} else if _, ok := err.(net.Error); ok {
 		t.Error("the error has no message")
@@ -74,7 +74,7 @@ func TestAnnotator(t *testing.T) {
 		w.Write([]byte(`{"kind":"Node","apiVersion":"v1"}`))
 	}))
 	defer server.Close()
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	client, err := clientset.NewForConfig(&rest.Config{Host: server.URL})
 	if err != nil {
 		t.Fatal(err)
 	}

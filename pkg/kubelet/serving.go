@@ -9,14 +9,14 @@ import (
 	"slices"
 
 	v1 "k8s.io/api/core/v1"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/stats"
 )
 
 // newServing creates the Pair that requests the serving certificate; nil: none is requested.
-func newServing(cfg Config, client kubernetes.Interface, objects *kubeclient.Objects) (*kubeclient.Pair, error) {
+func newServing(cfg Config, client clientset.Interface, objects *kubeclient.Objects) (*kubeclient.Pair, error) {
 	if !cfg.RotateServing {
 		return nil, nil
 	}

@@ -7,12 +7,12 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
 	"github.com/winkube/winkube/pkg/admit"
 	"github.com/winkube/winkube/pkg/cgroup"
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/guard"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -85,10 +85,10 @@ func (a allocatable) list() v1.ResourceList {
 }
 
 // freshNode reads our Node from the API server; nil if it does not answer in time.
-func freshNode(ctx context.Context, client kubernetes.Interface, name string) *v1.Node {
+func freshNode(ctx context.Context, client clientset.Interface, name string) *v1.Node {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	fresh, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	fresh, err := client.Nodes().Get(ctx, name, metav1.GetOptions{})
 	if err != nil {
 		return nil
 	}

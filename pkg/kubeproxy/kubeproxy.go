@@ -18,12 +18,12 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"golang.org/x/sync/errgroup"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/healthcheck"
@@ -57,7 +57,7 @@ type Facts interface {
 
 // Parts are the dependencies of a Proxy.
 type Parts struct {
-	Client  kubernetes.Interface
+	Client  clientset.Interface
 	Base    *Base
 	Backend proxy.Backend
 	Routes  Routes

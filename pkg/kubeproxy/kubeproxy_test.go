@@ -21,7 +21,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 	"github.com/winkube/winkube/pkg/proxy/relay"
@@ -84,7 +84,7 @@ func TestProxy(t *testing.T) {
 	slice := &discovery.EndpointSlice{ObjectMeta: metav1.ObjectMeta{Name: "web-1", Namespace: "default", Labels: map[string]string{discovery.LabelServiceName: "web"}},
 		AddressType: discovery.AddressTypeIPv4, Endpoints: []discovery.Endpoint{{Addresses: []string{target.Addr().String()}}},
 		Ports: []discovery.EndpointPort{{Port: ptr.To(int32(target.Port()))}}}
-	client := kubeclienttest.NewClientset(service, slice, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
+	client := clientsettest.NewClientset(service, slice, &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}})
 	cfg := Config{Node: proxy.NodeInfo{Name: "n1"}, Healthz: free(t), Metrics: free(t), Mode: "userspace", Profiling: true,
 		Effective: map[string]string{"clusterCIDR": "10.244.0.0/16"}}
 	routes := noRoutes{make(chan bool, 1)}
@@ -139,7 +139,7 @@ func TestTakenPort(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // do not wait for the port
 	for _, cfg := range []Config{{Healthz: netip.MustParseAddrPort(l.Addr().String())}, {Healthz: free(t), Metrics: netip.MustParseAddrPort(l.Addr().String())}} {
-		p, err := New(cfg, Parts{Client: kubeclienttest.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Routes: noRoutes{make(chan bool, 1)}, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
+		p, err := New(cfg, Parts{Client: clientsettest.NewClientset(), Base: NewBase(cfg.Node, clock.RealClock{}), Backend: backend, Routes: noRoutes{make(chan bool, 1)}, Facts: noFacts{}, Events: record.NewFakeRecorder(1), Clock: clock.RealClock{}})
 		if err != nil {
 			t.Fatal(err)
 		}

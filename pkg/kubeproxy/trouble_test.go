@@ -19,7 +19,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/relay"
 	"github.com/winkube/winkube/pkg/proxy/relay/relaytest"
@@ -57,7 +57,7 @@ func TestTrouble(t *testing.T) {
 	broken := netip.MustParseAddr("192.0.2.80")
 	addresses := relaytest.NewAddresses(netip.MustParseAddr("127.0.0.1"))
 	addresses.Break(broken, &relay.AddressError{Addr: broken, Err: errors.New("no such device")})
-	client := kubeclienttest.NewClientset(
+	client := clientsettest.NewClientset(
 		&v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "127.77.78.85"}}}},
 		service("good", "127.77.78.80", nil), slice("good", nil),
 		service("node-port-taken", "127.77.78.81", func(s *v1.Service) { s.Spec.Type, s.Spec.Ports[0].NodePort = v1.ServiceTypeNodePort, takenPort }), slice("node-port-taken", nil),

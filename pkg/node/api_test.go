@@ -17,9 +17,10 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/strategicpatch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	kubeletapis "k8s.io/kubelet/pkg/apis"
+
+	"github.com/winkube/winkube/pkg/clientset"
 )
 
 // api is the part of an API server that a node may use for its Node and Lease. If the Node authorizer or NodeRestriction would refuse a
@@ -38,11 +39,11 @@ type api struct {
 	told    chan string // each successful request
 }
 
-func newAPI(t *testing.T, name string) (*api, kubernetes.Interface) {
+func newAPI(t *testing.T, name string) (*api, clientset.Interface) {
 	a := &api{t: t, name: name, told: make(chan string, 1000)}
 	server := httptest.NewServer(a)
 	t.Cleanup(server.Close)
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
+	client, err := clientset.NewForConfig(&rest.Config{Host: server.URL, QPS: -1, ContentConfig: rest.ContentConfig{ContentType: "application/json"}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -23,18 +23,18 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/apimachinery/pkg/util/resourceversion"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
 // Parts are the dependencies of a Manager. Their methods may block for as long as their ctx, or for a few seconds.
 type Parts struct {
-	Client   kubernetes.Interface
+	Client   clientset.Interface
 	Watch    Watch
 	Host     Host
 	Engine   Engine
@@ -223,19 +223,19 @@ func (m *Manager) tryRegister(ctx context.Context) error {
 func (m *Manager) create(ctx context.Context, node *v1.Node) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return m.parts.Client.CoreV1().Nodes().Create(ctx, node, metav1.CreateOptions{})
+	return m.parts.Client.Nodes().Create(ctx, node, metav1.CreateOptions{})
 }
 
 func (m *Manager) get(ctx context.Context) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return m.parts.Client.CoreV1().Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
+	return m.parts.Client.Nodes().Get(ctx, m.config.Name, metav1.GetOptions{})
 }
 
 func (m *Manager) patch(ctx context.Context, patch []byte) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	return m.parts.Client.CoreV1().Nodes().Patch(ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+	return m.parts.Client.Nodes().Patch(ctx, m.config.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 }
 
 // sync compares and sends differences. From the second attempt on, it reads the Node from the API server.

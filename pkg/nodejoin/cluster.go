@@ -13,11 +13,11 @@ import (
 	v1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/nodejoin/discovery"
 )
@@ -69,8 +69,8 @@ func (j gate) checkCluster(ctx context.Context) error {
 }
 
 // bootstrapClient returns a client that uses the join token.
-func (j *joiner) bootstrapClient() (kubernetes.Interface, error) {
-	return kubernetes.NewForConfig(&rest.Config{Host: j.cluster.Server, BearerToken: j.token.Bearer(), UserAgent: j.UserAgent,
+func (j *joiner) bootstrapClient() (clientset.Interface, error) {
+	return clientset.NewForConfig(&rest.Config{Host: j.cluster.Server, BearerToken: j.token.Bearer(), UserAgent: j.UserAgent,
 		TLSClientConfig: rest.TLSClientConfig{CAData: j.cluster.CA}})
 }
 
@@ -136,7 +136,7 @@ func commonName(path string) (string, error) {
 }
 
 // checkToken checks the permissions of the join token.
-func (j gate) checkToken(ctx context.Context, client kubernetes.Interface) error {
+func (j gate) checkToken(ctx context.Context, client clientset.Interface) error {
 	may, err := allowed(ctx, client, authorization.ResourceAttributes{Verb: "create", Group: "certificates.k8s.io", Resource: "certificatesigningrequests"})
 	switch {
 	case apierrors.IsUnauthorized(err):
@@ -159,9 +159,9 @@ func (j gate) checkToken(ctx context.Context, client kubernetes.Interface) error
 	return nil
 }
 
-func allowed(ctx context.Context, client kubernetes.Interface, what authorization.ResourceAttributes) (bool, error) {
+func allowed(ctx context.Context, client clientset.Interface, what authorization.ResourceAttributes) (bool, error) {
 	review := &authorization.SelfSubjectAccessReview{Spec: authorization.SelfSubjectAccessReviewSpec{ResourceAttributes: &what}}
-	answer, err := client.AuthorizationV1().SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
+	answer, err := client.SelfSubjectAccessReviews().Create(ctx, review, metav1.CreateOptions{})
 	if err != nil {
 		return false, err
 	}
@@ -174,7 +174,7 @@ func (j gate) checkProxyRights(ctx context.Context, whence, kubeconfig string) e
 	if err != nil {
 		return fmt.Errorf("%s: %w", whence, err)
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("%s: %w", whence, err)
 	}
@@ -198,8 +198,8 @@ func (j gate) checkProxyRights(ctx context.Context, whence, kubeconfig string) e
 }
 
 // checkName refuses the name of another machine's Node. kubeadm lets a token read Nodes; where it may not, the certificate decides.
-func (j gate) checkName(ctx context.Context, client kubernetes.Interface) error {
-	node, err := client.CoreV1().Nodes().Get(ctx, j.NodeName, metav1.GetOptions{})
+func (j gate) checkName(ctx context.Context, client clientset.Interface) error {
+	node, err := client.Nodes().Get(ctx, j.NodeName, metav1.GetOptions{})
 	switch {
 	case apierrors.IsNotFound(err):
 		return nil
@@ -237,10 +237,10 @@ func (j issuer) kubeconfig(user clientcmdapi.AuthInfo) ([]byte, error) {
 }
 
 // nodeClient returns a client that uses the node's own credentials.
-func (j *joiner) nodeClient() (kubernetes.Interface, error) {
+func (j *joiner) nodeClient() (clientset.Interface, error) {
 	config, err := kubeclient.Config(kubeclient.Options{Kubeconfig: j.Layout.NodeConfig(), UserAgent: j.UserAgent})
 	if err != nil {
 		return nil, err
 	}
-	return kubernetes.NewForConfig(config)
+	return clientset.NewForConfig(config)
 }

@@ -12,10 +12,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/kubeclient"
 )
 
@@ -112,7 +112,7 @@ func (j *joiner) logs() string {
 const retry = time.Second
 
 // await returns the Node as soon as wanted accepts it.
-func (j *joiner) await(ctx context.Context, client kubernetes.Interface, wanted func(*v1.Node) bool) (*v1.Node, error) {
+func (j *joiner) await(ctx context.Context, client clientset.Interface, wanted func(*v1.Node) bool) (*v1.Node, error) {
 	ctx, cancel := context.WithTimeout(ctx, j.Patience)
 	defer cancel()
 	for {
@@ -129,9 +129,9 @@ func (j *joiner) await(ctx context.Context, client kubernetes.Interface, wanted 
 }
 
 // awaitOnce reads the Node and follows it until the watch ends; nil: wanted has not accepted it.
-func awaitOnce(ctx context.Context, client kubernetes.Interface, name string, wanted func(*v1.Node) bool) (*v1.Node, error) {
+func awaitOnce(ctx context.Context, client clientset.Interface, name string, wanted func(*v1.Node) bool) (*v1.Node, error) {
 	only := metav1.ListOptions{FieldSelector: fields.OneTermEqualSelector(metav1.ObjectNameField, name).String()}
-	node, err := client.CoreV1().Nodes().Get(ctx, name, metav1.GetOptions{})
+	node, err := client.Nodes().Get(ctx, name, metav1.GetOptions{})
 	switch {
 	case err == nil && wanted(node):
 		return node, nil
@@ -140,7 +140,7 @@ func awaitOnce(ctx context.Context, client kubernetes.Interface, name string, wa
 	case !apierrors.IsNotFound(err):
 		return nil, err
 	}
-	watch, err := client.CoreV1().Nodes().Watch(ctx, only)
+	watch, err := client.Nodes().Watch(ctx, only)
 	if err != nil {
 		return nil, err
 	}
@@ -167,7 +167,7 @@ func (j issuer) getProxyCredentials(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	node, err := client.CoreV1().Nodes().Get(ctx, j.NodeName, metav1.GetOptions{})
+	node, err := client.Nodes().Get(ctx, j.NodeName, metav1.GetOptions{})
 	if err != nil {
 		return fmt.Errorf("cannot read Node %s: %w", j.NodeName, err)
 	}

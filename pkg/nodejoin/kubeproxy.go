@@ -7,8 +7,8 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	netdoctor "github.com/winkube/winkube/pkg/network/doctor"
 )
@@ -28,11 +28,11 @@ func OtherProxy(ctx context.Context, kubeconfig string) (finding netdoctor.Findi
 	if err != nil {
 		return finding, false
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return finding, false
 	}
-	pods, err := client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
+	pods, err := client.Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + node})
 	if err != nil {
 		return finding, false
 	}

@@ -18,13 +18,12 @@ import (
 	v1 "k8s.io/api/core/v1"
 	discovery "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes/fake"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/tools/record"
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/proxy"
 	"github.com/winkube/winkube/pkg/proxy/proxytest"
 )
@@ -89,7 +88,7 @@ func (r *rig) run() {
 }
 
 // watch feeds the loop from a client's objects.
-func (r *rig) watch(client *fake.Clientset, nodes cache.SharedIndexInformer) {
+func (r *rig) watch(client *clientsettest.Clientset, nodes cache.SharedIndexInformer) {
 	r.t.Helper()
 	w, err := proxy.NewWatch(r.inbox, client, nodes, 0)
 	if err != nil {
@@ -270,8 +269,8 @@ func TestWatch(t *testing.T) {
 	ctx := t.Context()
 	other := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n2"}, Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: "192.0.2.2"}, {Type: v1.NodeHostName, Address: "n2"}}}}
 	own := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1", Labels: map[string]string{v1.LabelTopologyZone: "z2"}}}
-	client := kubeclienttest.NewClientset(testService("web", "10.96.0.1"), testSlice("web", "10.244.0.1", "10.244.0.2"), own, other)
-	watched := kubeclienttest.OnceWatched(t, client, "services", "endpointslices")
+	client := clientsettest.NewClientset(testService("web", "10.96.0.1"), testSlice("web", "10.244.0.1", "10.244.0.2"), own, other)
+	watched := clientsettest.OnceWatched(t, client, "services", "endpointslices")
 	nodes, err := proxy.NodeInformer(client, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -280,16 +279,16 @@ func TestWatch(t *testing.T) {
 	r.run()
 	r.until("own zone", func() bool { return r.backend.String() == "a/web - ClusterIP TCP 10.96.0.1:80 - - 10.244.0.2:8080" })
 	own.Labels[v1.LabelTopologyZone] = "z1"
-	if _, err := client.CoreV1().Nodes().Update(ctx, own, metav1.UpdateOptions{}); err != nil {
+	if _, err := client.Nodes().Update(ctx, own, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("new zone", func() bool { return r.backend.String() == served })
 	watched()
-	if err := client.DiscoveryV1().EndpointSlices("a").Delete(ctx, "web-1", metav1.DeleteOptions{}); err != nil {
+	if err := client.EndpointSlices("a").Delete(ctx, "web-1", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("no endpoint", func() bool { return strings.HasSuffix(r.backend.String(), "reject") })
-	if err := client.CoreV1().Services("a").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
+	if err := client.Services("a").Delete(ctx, "web", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.until("gone", func() bool { return r.backend.String() == "" })

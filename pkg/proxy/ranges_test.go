@@ -9,15 +9,14 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/proxy"
 )
 
 // start runs the loop with a client's objects.
-func (r *rig) start(client *fake.Clientset) {
+func (r *rig) start(client *clientsettest.Clientset) {
 	r.t.Helper()
 	nodes, err := proxy.NodeInformer(client, 0)
 	if err != nil {
@@ -34,11 +33,11 @@ func TestServiceRanges(t *testing.T) {
 	cidr := func(name string, cidrs ...string) *networking.ServiceCIDR {
 		return &networking.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: networking.ServiceCIDRSpec{CIDRs: cidrs}}
 	}
-	client := kubeclienttest.NewClientset(cidr("kubernetes", "10.96.0.0/12", "fd00:96::/112"), cidr("malformed", "10.0.0.0"), testService("web", "10.96.0.1"))
+	client := clientsettest.NewClientset(cidr("kubernetes", "10.96.0.0/12", "fd00:96::/112"), cidr("malformed", "10.0.0.0"), testService("web", "10.96.0.1"))
 	r.start(client)
 	r.told("10.96.0.0/12", "fd00:96::/112")
 	r.until("first sync", func() bool { return slices.Equal(r.backend.Calls(), []string{"everything"}) })
-	cidrs := client.NetworkingV1().ServiceCIDRs()
+	cidrs := client.ServiceCIDRs()
 	if _, err := cidrs.Create(t.Context(), cidr("more", "10.20.0.0/16"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
@@ -70,7 +69,7 @@ func TestNoServiceRanges(t *testing.T) {
 	for name, refusal := range map[string]error{"forbidden": apierrors.NewForbidden(resource, "", nil), "before 1.33": apierrors.NewNotFound(resource, "")} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
-			client := kubeclienttest.NewClientset(testService("web", "10.96.0.1"))
+			client := clientsettest.NewClientset(testService("web", "10.96.0.1"))
 			client.PrependReactor("*", "servicecidrs", func(clienttesting.Action) (bool, runtime.Object, error) { return true, nil, refusal })
 			client.PrependWatchReactor("servicecidrs", clienttesting.DefaultWatchReactor(nil, refusal))
 			r.start(client)

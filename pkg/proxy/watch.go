@@ -13,11 +13,10 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/vxlan"
 )
 
@@ -32,18 +31,16 @@ type Watch struct {
 
 // NewWatch returns a Watch that has sent no requests yet. nodes is an informer of all Nodes that the caller runs (see
 // NodeInformer). resync is the resync period of the informers.
-func NewWatch(inbox *Inbox, client kubernetes.Interface, nodes cache.SharedIndexInformer, resync time.Duration) (*Watch, error) {
+func NewWatch(inbox *Inbox, client clientset.Interface, nodes cache.SharedIndexInformer, resync time.Duration) (*Watch, error) {
 	w := &Watch{synced: make(chan struct{})}
 	noProxy := func(o *metav1.ListOptions) { o.LabelSelector = "!" + labelProxyName }
 	noHeadless := func(o *metav1.ListOptions) { o.LabelSelector = "!" + labelProxyName + ",!" + labelHeadless }
-	core := client.CoreV1()
 	for _, i := range []cache.Controller{
-		informer(client, resync, &v1.Service{}, listWatch(core.Services("").List, core.Services("").Watch, noProxy), feed{
+		informer(resync, &v1.Service{}, clientset.ListerWatcher(client, client.Services(""), noProxy), feed{
 			set: func(o any) { inbox.SetService(o.(*v1.Service)) },
 			del: func(namespace, name string) { inbox.DeleteService(ServiceName{Namespace: namespace, Name: name}) }}),
-		informer(client, resync, &discovery.EndpointSlice{},
-			listWatch(client.DiscoveryV1().EndpointSlices("").List, client.DiscoveryV1().EndpointSlices("").Watch, noHeadless), feed{
-				set: func(o any) { inbox.SetSlice(o.(*discovery.EndpointSlice)) }, del: inbox.DeleteSlice}),
+		informer(resync, &discovery.EndpointSlice{}, clientset.ListerWatcher(client, client.EndpointSlices(""), noHeadless), feed{
+			set: func(o any) { inbox.SetSlice(o.(*discovery.EndpointSlice)) }, del: inbox.DeleteSlice}),
 	} {
 		w.run, w.checks = append(w.run, i.RunWithContext), append(w.checks, i.HasSyncedChecker())
 	}
@@ -79,15 +76,13 @@ func (w *Watch) Run(ctx context.Context) {
 // addRanges watches the cluster's ranges of service addresses. It also finishes if the API server does not have or show
 // them: before 1.33 there are none, and from then on upstream's role system:node-proxier may list and watch them.
 // Without them, only the cluster IPs themselves are refused to other Services: no range is assumed.
-func (w *Watch) addRanges(inbox *Inbox, client kubernetes.Interface, resync time.Duration) error {
+func (w *Watch) addRanges(inbox *Inbox, client clientset.Interface, resync time.Duration) error {
 	known := make(chan struct{})
 	done := sync.OnceFunc(func() { close(known) })
 	unknown := sync.OnceFunc(func() {
 		klog.V(1).InfoS("Cannot read ServiceCIDRs; refusing only external addresses that are a Service's cluster IP")
 	})
-	cidrs := client.NetworkingV1().ServiceCIDRs()
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
-		listWatch(cidrs.List, cidrs.Watch, func(*metav1.ListOptions) {}), client), &networking.ServiceCIDR{}, resync, cache.Indexers{})
+	informer := cache.NewSharedIndexInformer(clientset.ListerWatcher(client, client.ServiceCIDRs(), nil), &networking.ServiceCIDR{}, resync, cache.Indexers{})
 	handler, err := informer.AddEventHandler(feed{
 		set: func(o any) { inbox.putRange(o.(*networking.ServiceCIDR).Name, o.(*networking.ServiceCIDR)) },
 		del: func(_, name string) { inbox.putRange(name, nil) }}.handler())
@@ -114,10 +109,8 @@ func (w *Watch) addRanges(inbox *Inbox, client kubernetes.Interface, resync time
 }
 
 // NodeInformer watches all Nodes and keeps what the proxy and its routes read.
-func NodeInformer(client kubernetes.Interface, resync time.Duration) (cache.SharedIndexInformer, error) {
-	core := client.CoreV1()
-	informer := cache.NewSharedIndexInformer(cache.ToListWatcherWithWatchListSemantics(
-		listWatch(core.Nodes().List, core.Nodes().Watch, func(*metav1.ListOptions) {}), client), &v1.Node{}, resync, cache.Indexers{})
+func NodeInformer(client clientset.Interface, resync time.Duration) (cache.SharedIndexInformer, error) {
+	informer := cache.NewSharedIndexInformer(clientset.ListerWatcher(client, client.Nodes(), nil), &v1.Node{}, resync, cache.Indexers{})
 	if err := informer.SetTransform(trim); err != nil {
 		return nil, fmt.Errorf("cannot watch nodes: %w", err)
 	}
@@ -150,30 +143,15 @@ func (f feed) handler() cache.ResourceEventHandler {
 }
 
 // informer keeps the objects of one kind and feeds each change, after removing what the proxy does not read.
-func informer(client kubernetes.Interface, resync time.Duration, kind runtime.Object, lw *cache.ListWatch, f feed) cache.Controller {
+func informer(resync time.Duration, kind runtime.Object, from cache.ListerWatcher, f feed) cache.Controller {
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, client),
+		ListerWatcher: from,
 		ObjectType:    kind,
 		ResyncPeriod:  resync,
 		Transform:     trim,
 		Handler:       f.handler(),
 	})
 	return controller
-}
-
-// listWatch binds the calls of a typed client.
-func listWatch[L runtime.Object](list func(context.Context, metav1.ListOptions) (L, error),
-	watcher func(context.Context, metav1.ListOptions) (watch.Interface, error), tweak func(*metav1.ListOptions)) *cache.ListWatch {
-	return &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, o metav1.ListOptions) (runtime.Object, error) {
-			tweak(&o)
-			return list(ctx, o)
-		},
-		WatchFuncWithContext: func(ctx context.Context, o metav1.ListOptions) (watch.Interface, error) {
-			tweak(&o)
-			return watcher(ctx, o)
-		},
-	}
 }
 
 // trim removes what Build does not read: with ten thousand Services that is most of the memory.

@@ -14,10 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
-	"k8s.io/client-go/kubernetes/fake"
 	testclock "k8s.io/utils/clock/testing"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/routes"
 	"github.com/winkube/winkube/pkg/routes/routestest"
 	"github.com/winkube/winkube/pkg/vxlan"
@@ -78,7 +77,7 @@ func TestApplyErrors(t *testing.T) {
 type rig struct {
 	t        *testing.T
 	table    *routestest.Table
-	client   *fake.Clientset
+	client   *clientsettest.Clientset
 	watched  func()
 	clock    *testclock.FakeClock
 	mu       sync.Mutex
@@ -87,13 +86,13 @@ type rig struct {
 
 func start(t *testing.T, mode routes.Mode, table *routestest.Table, nodes ...*v1.Node) *rig {
 	t.Helper()
-	r := &rig{t: t, table: table, client: kubeclienttest.NewClientset(), clock: testclock.NewFakeClock(time.Unix(0, 0))}
+	r := &rig{t: t, table: table, client: clientsettest.NewClientset(), clock: testclock.NewFakeClock(time.Unix(0, 0))}
 	for _, n := range nodes {
 		if err := r.client.Tracker().Add(n); err != nil {
 			t.Fatal(err)
 		}
 	}
-	r.watched = kubeclienttest.OnceWatched(t, r.client, "nodes")
+	r.watched = clientsettest.OnceWatched(t, r.client, "nodes")
 	factory := informers.NewSharedInformerFactory(r.client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	m := routes.New(routes.Config{Mode: mode, Node: "Lin01"}, routes.Parts{Table: table, Clock: r.clock, Problem: func(p routes.Problem) {
@@ -155,11 +154,11 @@ func TestManager(t *testing.T) {
 	})
 
 	r.watched()
-	if err := r.client.CoreV1().Nodes().Delete(ctx, "Win02", metav1.DeleteOptions{}); err != nil {
+	if err := r.client.Nodes().Delete(ctx, "Win02", metav1.DeleteOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("deleted node", r.hasNot("192.168.2.0/24"))
-	if _, err := r.client.CoreV1().Nodes().Create(ctx, routes.NewNode("Win02", "10.1.0.44", "192.168.2.0/24"), metav1.CreateOptions{}); err != nil {
+	if _, err := r.client.Nodes().Create(ctx, routes.NewNode("Win02", "10.1.0.44", "192.168.2.0/24"), metav1.CreateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("node is back", r.has("192.168.2.0/24 via 10.1.0.44"))
@@ -325,7 +324,7 @@ func TestManagerOverlay(t *testing.T) {
 	r.eventually("peer", r.has(peer))
 	announced := routes.NewNode("Win02", "10.1.0.13", "192.168.2.0/24")
 	announced.Annotations = late
-	if _, err := r.client.CoreV1().Nodes().Update(t.Context(), announced, metav1.UpdateOptions{}); err != nil {
+	if _, err := r.client.Nodes().Update(t.Context(), announced, metav1.UpdateOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	r.eventually("node that announces itself late", r.has("192.168.2.0/24 via 192.168.2.0 dev winkube.4096"))

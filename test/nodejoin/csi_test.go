@@ -17,10 +17,10 @@ import (
 	storage "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/csi/csitest"
 	"github.com/winkube/winkube/pkg/csi/drivers"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -39,7 +39,7 @@ type csiNode struct {
 	*control
 	registry *drivers.Registry
 	events   nodeEvents
-	nodes    kubernetes.Interface // with the node's rights
+	nodes    clientset.Interface // with the node's rights
 }
 
 // TestCSIDriversRealAPIServer: the Node authorizer, NodeRestriction and validation of a real API server allow a node to
@@ -109,7 +109,7 @@ func (n *csiNode) authenticate() {
 	}
 	_, cert := n.sign(&x509.Certificate{Subject: pkix.Name{CommonName: "system:node:n1", Organization: []string{"system:nodes"}},
 		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageClientAuth}})
-	n.nodes, err = kubernetes.NewForConfig(&rest.Config{Host: "https://" + n.address, TLSClientConfig: rest.TLSClientConfig{
+	n.nodes, err = clientset.NewForConfig(&rest.Config{Host: "https://" + n.address, TLSClientConfig: rest.TLSClientConfig{
 		CAData: n.caPEM, CertData: cert, KeyData: pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: key}),
 	}})
 	if err != nil {
@@ -121,7 +121,7 @@ func (n *csiNode) authenticate() {
 func (n *csiNode) register() *v1.Node {
 	n.Helper()
 	for end := time.Now().Add(time.Minute); ; time.Sleep(100 * time.Millisecond) {
-		made, err := n.nodes.CoreV1().Nodes().Create(n.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
+		made, err := n.nodes.Nodes().Create(n.Context(), &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n1"}}, metav1.CreateOptions{})
 		if err == nil {
 			n.registry.SetNode(made)
 			return made

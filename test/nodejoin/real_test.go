@@ -14,10 +14,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/nodejoin"
 )
@@ -97,7 +98,7 @@ func (c *control) register(kubeconfig string) {
 	c.Helper()
 	client := clientOf(c.T, kubeconfig)
 	node := &v1.Node{ObjectMeta: metav1.ObjectMeta{Name: "win1", Labels: map[string]string{nodejoin.ProxyLabel: "true"}}}
-	if _, err := client.CoreV1().Nodes().Create(c.Context(), node, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
+	if _, err := client.Nodes().Create(c.Context(), node, metav1.CreateOptions{}); apierrors.IsAlreadyExists(err) {
 		return
 	} else if err != nil {
 		c.Fatalf("the node may not register itself: %v", err)
@@ -107,18 +108,18 @@ func (c *control) register(kubeconfig string) {
 	if err != nil {
 		c.Fatal(err)
 	}
-	if _, err := client.CoreV1().Nodes().PatchStatus(c.Context(), "win1", patch); err != nil {
+	if _, err := client.Nodes().Patch(c.Context(), "win1", types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status"); err != nil {
 		c.Fatal(err)
 	}
 }
 
-func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
+func clientOf(t *testing.T, kubeconfig string) *clientset.Client {
 	t.Helper()
 	config, err := clientcmd.BuildConfigFromFlags("", kubeconfig)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,15 +131,15 @@ func clientOf(t *testing.T, kubeconfig string) kubernetes.Interface {
 func (c *control) checkProxy(b *bare) {
 	c.Helper()
 	ctx, proxy := c.Context(), clientOf(c.T, b.file("proxy.conf"))
-	_, slices := proxy.DiscoveryV1().EndpointSlices("").List(ctx, metav1.ListOptions{})
-	_, services := proxy.CoreV1().Services("").List(ctx, metav1.ListOptions{})
-	_, nodes := proxy.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
-	_, ranges := proxy.NetworkingV1().ServiceCIDRs().List(ctx, metav1.ListOptions{})
+	_, slices := proxy.EndpointSlices("").List(ctx, metav1.ListOptions{})
+	_, services := proxy.Services("").List(ctx, metav1.ListOptions{})
+	_, nodes := proxy.Nodes().List(ctx, metav1.ListOptions{})
+	_, ranges := proxy.ServiceCIDRs().List(ctx, metav1.ListOptions{})
 	if err := errors.Join(slices, services, nodes, ranges); err != nil {
 		c.Errorf("the proxy may not read: %v", err)
 	}
-	_, secrets := proxy.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
-	_, pods := proxy.CoreV1().Pods("").List(ctx, metav1.ListOptions{})
+	_, secrets := proxy.Secrets("").List(ctx, metav1.ListOptions{})
+	_, pods := proxy.Pods("").List(ctx, metav1.ListOptions{})
 	if !apierrors.IsForbidden(secrets) || !apierrors.IsForbidden(pods) {
 		c.Errorf("the proxy may read Secrets (%v) or pods (%v)", secrets, pods)
 	}
@@ -165,27 +166,27 @@ func (c *control) checkProxy(b *bare) {
 	} {
 		var last error
 		err := wait.PollUntilContextTimeout(ctx, 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { // the API server sees a policy after a moment
-			_, last = proxy.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "winkube-proxy", &authentication.TokenRequest{Spec: spec}, metav1.CreateOptions{})
+			_, last = proxy.ServiceAccounts("kube-system").CreateToken(ctx, "winkube-proxy", &authentication.TokenRequest{Spec: spec}, metav1.CreateOptions{})
 			return last != nil && strings.Contains(last.Error(), "a token of winkube-proxy"), nil
 		})
 		if err != nil {
 			c.Errorf("a token %s: %v", name, last)
 		}
 	}
-	if _, err := proxy.CoreV1().ServiceAccounts("kube-system").CreateToken(ctx, "default", &authentication.TokenRequest{}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
+	if _, err := proxy.ServiceAccounts("kube-system").CreateToken(ctx, "default", &authentication.TokenRequest{}, metav1.CreateOptions{}); !apierrors.IsForbidden(err) {
 		c.Errorf("a token of another account: %v", err)
 	}
 	c.endsWithNode(b, proxy, token.Node)
 }
 
 // endsWithNode: after kubectl delete node the token is invalid. A host that joins again gets another.
-func (c *control) endsWithNode(b *bare, proxy kubernetes.Interface, node string) {
+func (c *control) endsWithNode(b *bare, proxy *clientset.Client, node string) {
 	c.Helper()
 	if err := c.client.CoreV1().Nodes().Delete(c.Context(), node, metav1.DeleteOptions{}); err != nil {
 		c.Fatal(err)
 	}
 	err := wait.PollUntilContextTimeout(c.Context(), 100*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) { // the API server caches answers for a while
-		_, err := proxy.CoreV1().Services("").List(ctx, metav1.ListOptions{})
+		_, err := proxy.Services("").List(ctx, metav1.ListOptions{})
 		return apierrors.IsUnauthorized(err), nil
 	})
 	if err != nil {
@@ -195,7 +196,7 @@ func (c *control) endsWithNode(b *bare, proxy kubernetes.Interface, node string)
 	if err := b.join(); err != nil {
 		c.Fatalf("joining after the Node was deleted: %v\n%s", err, b.said.String())
 	}
-	if _, err := clientOf(c.T, b.file("proxy.conf")).CoreV1().Services("").List(c.Context(), metav1.ListOptions{}); err != nil {
+	if _, err := clientOf(c.T, b.file("proxy.conf")).Services("").List(c.Context(), metav1.ListOptions{}); err != nil {
 		c.Errorf("the new token: %v", err)
 	}
 }

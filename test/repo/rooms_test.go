@@ -14,7 +14,7 @@ var rooms = map[string][]string{
 	"pkg/pod":        {"pkg/podspec"},
 	"pkg/pod/plan":   {"pkg/pod", "pkg/podspec"},
 	"pkg/pod/start":  {"pkg/pod", "pkg/podspec"},
-	"pkg/pod/source": {"pkg/filewatch", "pkg/pod", "pkg/podspec", "pkg/wake"},
+	"pkg/pod/source": {"pkg/clientset", "pkg/filewatch", "pkg/pod", "pkg/podspec", "pkg/wake"},
 	"pkg/pod/worker": {"pkg/pod", "pkg/pod/plan", "pkg/podspec", "pkg/wake"},
 }
 

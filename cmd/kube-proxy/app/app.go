@@ -17,12 +17,12 @@ import (
 	"golang.org/x/sync/errgroup"
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	config "k8s.io/kube-proxy/config/v1alpha1"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/host"
 	"github.com/winkube/winkube/pkg/kubeclient"
@@ -236,7 +236,7 @@ func (s *settings) newRoutes(table routes.RoutingTable, facts *sharedFacts, prob
 
 // serve assembles the parts and runs them.
 func (s *settings) serve(ctx context.Context, config *rest.Config, addresses relay.Addresses, table routes.RoutingTable) error {
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return fmt.Errorf("cannot make a client of the API server: %w", err)
 	}
@@ -292,7 +292,7 @@ func (s *settings) serve(ctx context.Context, config *rest.Config, addresses rel
 		events.Event(&v1.ObjectReference{Kind: "Node", Name: s.config.Node.Name, UID: types.UID(s.config.Node.Name)}, kind, reason, message)
 	}
 	running.Go(func() {
-		kubeclient.FollowVersion(ctx, client.Discovery(), daemon.Kubernetes, clock.RealClock{}, nodeEvent)
+		kubeclient.FollowVersion(ctx, client, daemon.Kubernetes, clock.RealClock{}, nodeEvent)
 	})
 	// From here on, more of the host changes.
 	s.setFirewall(ctx, sys)

@@ -10,7 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/informers"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/routes"
 	"github.com/winkube/winkube/pkg/routes/routestest"
 )
@@ -39,7 +39,7 @@ func TestClusterCIDR(t *testing.T) {
 			Status: v1.NodeStatus{Addresses: []v1.NodeAddress{{Type: v1.NodeInternalIP, Address: addr}}}}
 	}
 	// Without the flag n3 would be believed: it is near the others.
-	client := kubeclienttest.NewClientset(node("n1", "10.1.0.11", "10.244.0.0/24"), node("n2", "10.1.0.12", "10.244.1.0/24"), node("n3", "10.1.0.13", "10.245.0.0/24"), node("n4", "10.1.0.14", "10.244.9.0/24"))
+	client := clientsettest.NewClientset(node("n1", "10.1.0.11", "10.244.0.0/24"), node("n2", "10.1.0.12", "10.244.1.0/24"), node("n3", "10.1.0.13", "10.245.0.0/24"), node("n4", "10.1.0.14", "10.244.9.0/24"))
 	factory := informers.NewSharedInformerFactory(client, 0)
 	informer := factory.Core().V1().Nodes().Informer()
 	table := lists{routestest.NewTable(netip.MustParsePrefix("10.1.0.11/24")), make(chan string, 10)}

@@ -16,9 +16,9 @@ import (
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/rest"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/command"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/docker"
@@ -232,11 +232,11 @@ func (o *hostDoctorOptions) askCluster(ctx context.Context, windows bool) (known
 	if err != nil {
 		return known, err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return known, err
 	}
-	services, err := client.CoreV1().Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
+	services, err := client.Services(metav1.NamespaceAll).List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return known, err
 	}

@@ -14,9 +14,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	yamlutil "k8s.io/apimachinery/pkg/util/yaml"
-	"k8s.io/client-go/kubernetes"
 	"sigs.k8s.io/yaml"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/daemon"
 	"github.com/winkube/winkube/pkg/kubeclient"
 	"github.com/winkube/winkube/pkg/routes"
@@ -123,13 +123,13 @@ func listNodes(kubeconfig string) ([]*v1.Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := kubernetes.NewForConfig(config)
+	client, err := clientset.NewForConfig(config)
 	if err != nil {
 		return nil, fmt.Errorf("--kubeconfig=%s: %w", kubeconfig, err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
-	list, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{})
+	list, err := client.Nodes().List(ctx, metav1.ListOptions{})
 	if err != nil {
 		return nil, fmt.Errorf("cannot list nodes: %w", err)
 	}

@@ -180,7 +180,7 @@ func (p *publisher) write(ctx context.Context, node *v1.Node, name string, want 
 
 func (p *publisher) writeNode(ctx context.Context, node *v1.Node, name string, want *info) error {
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
-		have, err := p.parts.Client.CoreV1().Nodes().Get(ctx, node.Name, metav1.GetOptions{})
+		have, err := p.parts.Client.Nodes().Get(ctx, node.Name, metav1.GetOptions{})
 		if apierrors.IsNotFound(err) && want == nil {
 			return nil
 		}
@@ -191,14 +191,14 @@ func (p *publisher) writeNode(ctx context.Context, node *v1.Node, name string, w
 		if err != nil || patch == nil {
 			return err
 		}
-		_, err = p.parts.Client.CoreV1().Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
+		_, err = p.parts.Client.Nodes().Patch(ctx, node.Name, types.StrategicMergePatchType, patch, metav1.PatchOptions{}, "status")
 		return err
 	})
 }
 
 // writeCSINode makes the CSINode where it is missing or another node's, and updates it.
 func (p *publisher) writeCSINode(ctx context.Context, node *v1.Node, name string, want *info) error {
-	objects := p.parts.Client.StorageV1().CSINodes()
+	objects := p.parts.Client.CSINodes()
 	have, err := objects.Get(ctx, node.Name, metav1.GetOptions{})
 	if err == nil && !owns(node, have) {
 		klog.InfoS("Replacing the CSINode of a node that had this name before", "node", node.Name)

@@ -15,12 +15,11 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/client-go/kubernetes/fake"
 	clienttesting "k8s.io/client-go/testing"
 	testingclock "k8s.io/utils/clock/testing"
 
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/csi/csitest"
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
 	"github.com/winkube/winkube/pkg/plugins/pluginstest"
 )
 
@@ -29,7 +28,7 @@ const patience = time.Minute
 // cluster is an API server with one Node, and a Registry that publishes there.
 type cluster struct {
 	t      *testing.T
-	api    *fake.Clientset
+	api    *clientsettest.Clientset
 	r      *Registry
 	clock  *testingclock.FakeClock
 	known  *csiDrivers
@@ -79,7 +78,7 @@ func (d *csiDrivers) period(name string, seconds *int64) {
 }
 
 func newCluster(t *testing.T, objects ...runtime.Object) *cluster {
-	c := &cluster{t: t, api: kubeclienttest.NewClientset(append(objects, node())...), clock: testingclock.NewFakeClock(time.Unix(1e9, 0)), events: make(chan string, 100), known: &csiDrivers{byName: map[string]*storage.CSIDriver{}}}
+	c := &cluster{t: t, api: clientsettest.NewClientset(append(objects, node())...), clock: testingclock.NewFakeClock(time.Unix(1e9, 0)), events: make(chan string, 100), known: &csiDrivers{byName: map[string]*storage.CSIDriver{}}}
 	c.api.PrependReactor("*", "*", c.refuse)
 	c.r = New("n1", Parts{Client: c.api, Objects: c.known, Events: c, Counted: (&counts{}).counted, Clock: c.clock})
 	return c
@@ -155,7 +154,7 @@ func (c *cluster) soon(want string) {
 }
 
 func (c *cluster) look() string {
-	n, err := c.api.CoreV1().Nodes().Get(c.t.Context(), "n1", metav1.GetOptions{})
+	n, err := c.api.Nodes().Get(c.t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
 		return err.Error()
 	}
@@ -171,7 +170,7 @@ func (c *cluster) look() string {
 }
 
 func (c *cluster) csiNode() *storage.CSINode {
-	n, err := c.api.StorageV1().CSINodes().Get(c.t.Context(), "n1", metav1.GetOptions{})
+	n, err := c.api.CSINodes().Get(c.t.Context(), "n1", metav1.GetOptions{})
 	if err != nil {
 		c.t.Fatal(err)
 	}

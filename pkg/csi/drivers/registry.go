@@ -17,9 +17,9 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	storage "k8s.io/api/storage/v1"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/csi"
 	"github.com/winkube/winkube/pkg/plugins"
 	"github.com/winkube/winkube/pkg/wake"
@@ -27,7 +27,7 @@ import (
 
 // Parts is what a Registry uses.
 type Parts struct {
-	Client kubernetes.Interface
+	Client clientset.Interface
 	// Objects are the CSIDrivers (kubeclient.CSIObjects), which have the periods.
 	Objects interface {
 		// KnownCSIDriver is the object of that name as it is known now; nil: there is none, or nothing is known. The first call begins the watch.

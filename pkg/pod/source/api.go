@@ -9,10 +9,9 @@ import (
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
-	"k8s.io/apimachinery/pkg/runtime"
-	"k8s.io/apimachinery/pkg/watch"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/wake"
 )
 
@@ -89,21 +88,12 @@ func (s *Source) followAPI(ctx context.Context, out chan<- batch) error {
 // informer watches this node's pods and records changes in news.
 func (s *Source) informer(news *gathering) cache.Controller {
 	selector := fields.OneTermEqualSelector("spec.nodeName", s.cfg.NodeName).String()
-	pods := s.cfg.Client.CoreV1().Pods(metav1.NamespaceAll)
-	lw := &cache.ListWatch{
-		ListWithContextFunc: func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
-			options.FieldSelector = selector
-			return pods.List(ctx, options)
-		},
-		WatchFuncWithContext: func(ctx context.Context, options metav1.ListOptions) (watch.Interface, error) {
-			options.FieldSelector = selector
-			return pods.Watch(ctx, options)
-		},
-	}
 	_, controller := cache.NewInformerWithOptions(cache.InformerOptions{
-		ListerWatcher: cache.ToListWatcherWithWatchListSemantics(lw, s.cfg.Client),
-		ObjectType:    &v1.Pod{},
-		Transform:     stripManagedFields,
+		ListerWatcher: clientset.ListerWatcher(s.cfg.Client, s.cfg.Client.Pods(metav1.NamespaceAll), func(options *metav1.ListOptions) {
+			options.FieldSelector = selector
+		}),
+		ObjectType: &v1.Pod{},
+		Transform:  stripManagedFields,
 		Handler: cache.ResourceEventHandlerFuncs{
 			AddFunc: func(o any) { news.set(o.(*v1.Pod)) },
 			UpdateFunc: func(old, o any) {

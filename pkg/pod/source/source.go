@@ -16,10 +16,10 @@ import (
 
 	v1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
-	"k8s.io/client-go/kubernetes"
 	"k8s.io/klog/v2"
 	"k8s.io/utils/clock"
 
+	"github.com/winkube/winkube/pkg/clientset"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -29,7 +29,7 @@ type Config struct {
 	NodeName string
 	// Client is the API server; nil: none. Its pods are followed after the channel from Registered is closed (nil: immediately), because
 	// the Node's labels and allocatable resources decide what may run. Static pods do not wait: the API server may be one of them.
-	Client     kubernetes.Interface
+	Client     clientset.Interface
 	Registered func() <-chan struct{}
 	// Path is a directory of manifests, or one manifest (kubelet field staticPodPath); "": none.
 	Path string

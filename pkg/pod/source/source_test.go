@@ -19,7 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/yaml"
 
-	"github.com/winkube/winkube/pkg/kubeclient/kubeclienttest"
+	"github.com/winkube/winkube/pkg/clientset/clientsettest"
 	"github.com/winkube/winkube/pkg/pod"
 	"github.com/winkube/winkube/pkg/podspec"
 )
@@ -244,13 +244,13 @@ func apiPod(name string, uid types.UID) *v1.Pod {
 }
 
 func TestAPISource(t *testing.T) {
-	client := kubeclienttest.NewClientset(apiPod("a", "1"))
+	client := clientsettest.NewClientset(apiPod("a", "1"))
 	updates := run(t, New(Config{NodeName: "n", Client: client}))
 	u := next(t, updates, "first list", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+a"}) || !u.Synced {
 		t.Fatalf("first: %v", got)
 	}
-	pods := client.CoreV1().Pods("default")
+	pods := client.Pods("default")
 	ctx := context.Background()
 	liar := apiPod("b", "2")
 	liar.Annotations = map[string]string{podspec.AnnotationSource: "file"}
@@ -274,7 +274,7 @@ func TestStaticPodsDoNotWait(t *testing.T) {
 		t.Fatal(err)
 	}
 	registered := make(chan struct{})
-	client := kubeclienttest.NewClientset(apiPod("a", "1"))
+	client := clientsettest.NewClientset(apiPod("a", "1"))
 	updates := run(t, New(Config{NodeName: "n", Client: client, Path: dir, Registered: func() <-chan struct{} { return registered }}))
 	u := next(t, updates, "the static pod", func(pod.Update) bool { return true })
 	if got := sourceNames(u); !slices.Equal(got, []string{"+dns-n"}) || u.Synced || len(client.Actions()) > 0 {

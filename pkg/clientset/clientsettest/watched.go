@@ -1,5 +1,5 @@
-// Package kubeclienttest helps tests that run informers on client-go's fake API server.
-package kubeclienttest
+// Package clientsettest has client-go's fake API server as a clientset.Interface, and helps tests that run informers on it.
+package clientsettest
 
 import (
 	"sync"
@@ -15,8 +15,9 @@ import (
 
 // NewClientset returns client-go's fake API server with objects. Its watches deliver copies: the fake's own replay the stored objects
 // themselves (testing/fixture.go of client-go 0.36), which informers change, so that the race detector finds them.
-func NewClientset(objects ...runtime.Object) *fake.Clientset {
-	client := fake.NewClientset(objects...)
+func NewClientset(objects ...runtime.Object) *Clientset {
+	api := fake.NewClientset(objects...)
+	client := &Clientset{api, Adapter{api}}
 	client.PrependWatchReactor("*", func(action clienttesting.Action) (bool, watch.Interface, error) {
 		w, err := watchCopies(client, action)
 		return true, w, err
@@ -24,7 +25,7 @@ func NewClientset(objects ...runtime.Object) *fake.Clientset {
 	return client
 }
 
-func watchCopies(client *fake.Clientset, action clienttesting.Action) (watch.Interface, error) {
+func watchCopies(client *Clientset, action clienttesting.Action) (watch.Interface, error) {
 	var options metav1.ListOptions
 	if a, ok := action.(clienttesting.WatchActionImpl); ok {
 		options = a.ListOptions
@@ -43,7 +44,7 @@ func watchCopies(client *fake.Clientset, action clienttesting.Action) (watch.Int
 //
 // The fake API server has a gap: it never reports an object that is deleted between an informer's list and its watch. A test that deletes
 // must wait first. Call OnceWatched before the informers start; the wait fails the test after a minute.
-func OnceWatched(t testing.TB, client *fake.Clientset, resources ...string) (wait func()) {
+func OnceWatched(t testing.TB, client *Clientset, resources ...string) (wait func()) {
 	open := map[string]chan struct{}{}
 	for _, resource := range resources {
 		opened, once := make(chan struct{}), sync.Once{}
