@@ -42,6 +42,8 @@ type Resolver interface {
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 	Sandbox(ctx context.Context, pod *v1.Pod) (*pod.SandboxInputs, error)
 	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error)
+	Ahead(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error)
+	Addressed(pod *v1.Pod, at pod.Attempt) error
 }
 
 // Parts are the dependencies of a Manager. All are required except Status, Cgroups, Attacher, HostPorts and Timing.
