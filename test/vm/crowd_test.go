@@ -83,5 +83,17 @@ func upstream(d *days) {
 	if err := cmd.Run(); err != nil {
 		d.Errorf("%v: see %s/_output/conformance", err, d.cluster.Root)
 	}
+	d.eventually(5*time.Minute, "the suite's pods are gone", func(ctx context.Context) error { // it does not wait for its namespaces
+		all, err := d.client.CoreV1().Pods("").List(ctx, metav1.ListOptions{FieldSelector: "spec.nodeName=" + d.vm.Name})
+		if err != nil {
+			return err
+		}
+		for i := range all.Items {
+			if namespace := all.Items[i].Namespace; namespace != space && namespace != metav1.NamespaceSystem {
+				return fmt.Errorf("pod %s/%s is there", namespace, all.Items[i].Name)
+			}
+		}
+		return nil
+	})
 	d.nodeReady(time.Minute)
 }
