@@ -121,25 +121,17 @@ func interfaces() ([]iface, error) {
 	if err != nil {
 		return nil, fmt.Errorf("cannot list network interfaces: %w", err)
 	}
+	addrs, err := addressesOf(list)
+	if err != nil {
+		return nil, fmt.Errorf("cannot list the addresses of network interfaces: %w", err)
+	}
 	var out []iface
 	for _, i := range list {
 		if i.Flags&net.FlagUp == 0 {
 			continue
 		}
-		addrs, err := i.Addrs()
-		if err != nil {
-			continue // the interface has gone
-		}
-		next := iface{Name: i.Name, Index: i.Index, Loopback: i.Flags&net.FlagLoopback != 0,
-			Default4: i.Index == default4, Default6: i.Index == default6, Inner: inner[i.Index], Dummy: dummies[i.Index]}
-		for _, a := range addrs {
-			if n, ok := a.(*net.IPNet); ok {
-				if addr, ok := netip.AddrFromSlice(n.IP); ok {
-					next.Addrs = append(next.Addrs, addr.Unmap())
-				}
-			}
-		}
-		out = append(out, next)
+		out = append(out, iface{Name: i.Name, Index: i.Index, Loopback: i.Flags&net.FlagLoopback != 0,
+			Default4: i.Index == default4, Default6: i.Index == default6, Inner: inner[i.Index], Dummy: dummies[i.Index], Addrs: addrs[i.Index]})
 	}
 	slices.SortStableFunc(out, func(a, b iface) int { return cmp.Compare(a.Index, b.Index) })
 	return out, nil

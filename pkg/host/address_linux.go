@@ -2,6 +2,8 @@ package host
 
 import (
 	"fmt"
+	"net"
+	"net/netip"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -52,4 +54,20 @@ func innerInterfaces() (inner, dummies map[int]bool, err error) {
 		}
 	}
 	return inner, dummies, nil
+}
+
+// addressesOf returns the addresses of interfaces by index. It asks the kernel once: net.Interface.Addrs lists all addresses for each interface, and a
+// node has one for each pod.
+func addressesOf([]net.Interface) (map[int][]netip.Addr, error) {
+	list, err := netlink.AddrList(nil, netlink.FAMILY_ALL)
+	if err != nil {
+		return nil, err
+	}
+	out := map[int][]netip.Addr{}
+	for i := range list {
+		if addr, ok := netip.AddrFromSlice(list[i].IP); ok {
+			out[list[i].LinkIndex] = append(out[list[i].LinkIndex], addr.Unmap())
+		}
+	}
+	return out, nil
 }

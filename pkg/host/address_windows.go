@@ -3,6 +3,8 @@ package host
 import (
 	"errors"
 	"fmt"
+	"net"
+	"net/netip"
 
 	"golang.org/x/sys/windows"
 	"golang.zx2c4.com/wireguard/windows/tunnel/winipcfg"
@@ -43,3 +45,22 @@ func defaultRoute(family winipcfg.AddressFamily, metrics map[uint32]uint32) (int
 
 // innerInterfaces returns none: on Windows the engine does not publish ports by address.
 func innerInterfaces() (inner, dummies map[int]bool, err error) { return nil, nil, nil }
+
+// addressesOf returns the addresses of interfaces by index.
+func addressesOf(list []net.Interface) (map[int][]netip.Addr, error) {
+	out := map[int][]netip.Addr{}
+	for i := range list {
+		addrs, err := list[i].Addrs()
+		if err != nil {
+			continue // the interface has gone
+		}
+		for _, a := range addrs {
+			if n, ok := a.(*net.IPNet); ok {
+				if addr, ok := netip.AddrFromSlice(n.IP); ok {
+					out[list[i].Index] = append(out[list[i].Index], addr.Unmap())
+				}
+			}
+		}
+	}
+	return out, nil
+}
