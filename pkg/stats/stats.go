@@ -22,10 +22,10 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// How old an answer may be.
+// How old an answer may be. Upstream's kubelet measures disks once a minute (kubernetes pkg/kubelet/kubelet.go, volumeStatsAggPeriod).
 const (
 	usageAge = time.Second
-	diskAge  = 10 * time.Second
+	diskAge  = 30 * time.Second
 )
 
 // Config says whose figures these are.
