@@ -71,7 +71,7 @@ func iscsi(d *days) {
 	d.run("systemctl kill -s KILL kubelet")
 	d.nodeReady(2 * time.Minute)
 	d.remove("writer")
-	if got := d.finished(d.withDisk("reader", lun(1, func(s *v1.ISCSIVolumeSource) { s.ReadOnly = true }), "shell", "-c", "cat /disk/file; write /disk/file broken")); !strings.HasPrefix(got, "written") || !strings.Contains(got, "read-only file system") {
+	if got := d.finished(d.withDisk("reader", lun(1, func(s *v1.ISCSIVolumeSource) { s.ReadOnly = true }), "shell", "-c", "cat /disk/file; write /disk/file broken")); !strings.Contains(got, "written\n") || !strings.Contains(got, "read-only file system") {
 		d.Errorf("a pod that may only read says %q", got)
 	}
 	d.remove("reader", "second")
