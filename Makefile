@@ -37,7 +37,7 @@ test:
 test-fresh:
 	@hack/test-fresh.sh
 
-## test-vm: a node on a virtual machine with its own kernel and systemd, from the release's package to its purge (about half an hour)
+## test-vm: a node on a virtual machine with its own kernel and systemd, from the release's package to its purge (about an hour)
 .PHONY: test-vm
 test-vm:
 	@hack/test-vm.sh
