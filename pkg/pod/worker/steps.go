@@ -157,8 +157,10 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 	desired, parts := s.pod, s.parts
 	switch step.Action {
 	case pod.CreateSandbox:
-		idle, firsts := s.idle(""), s.firsts(step, op.since)
+		idle, firsts, most := s.idle(""), s.firsts(step, op.since), s.cfg.Ahead
 		return func(ctx context.Context) (err error) {
+			parts.sandboxes.Add(1)
+			defer parts.sandboxes.Add(-1)
 			if err := endIdle(ctx, parts.Cgroups, desired, idle); err != nil {
 				return err
 			}
@@ -170,6 +172,9 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 			}
 			if len(firsts) > 0 {
 				step.Created = func(id string) {
+					if int(parts.sandboxes.Load()) > most { // the engine is busy
+						return
+					}
 					op.ahead = prepareAhead(ctx, parts, desired, firsts, id, step.Sandbox.Runtime, step.Sandbox.CgroupParent)
 				}
 			}
