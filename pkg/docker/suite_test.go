@@ -31,7 +31,6 @@ var suite = []struct {
 	{"life of a pod", testLife},
 	{"steps may be repeated", testRepeat},
 	{"leftovers of a crash", testLeftovers},
-	{"prepared", testPrepared},
 	{"exit codes and messages", testExits},
 	{"a start that fails", testFailedStart},
 	{"stop", testStop},

@@ -48,7 +48,7 @@ func newWorkload(cfg Config, clients kubeclient.Clients, b base, node *node.Mana
 	from := cfg.Source
 	from.Client, from.Registered = clients.Main, node.Registered
 	pods := cfg.Pods
-	pods.HostIPs, pods.Ahead = hostIPs, max(1, cfg.Facts.CPUs/2)
+	pods.HostIPs = hostIPs
 
 	doors := hostDoors(cfg, b.objects.AllServices)
 	w := workload{runtime: newRuntime(b.engine.Containers, b.network, cfg.Counters),

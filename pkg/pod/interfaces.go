@@ -21,9 +21,6 @@ type Runtime interface {
 	// Apply carries out one step. Repeating a finished step is not an error: Apply adopts an existing sandbox or container of the same
 	// attempt, or replaces it if it is incomplete. Stopping or removing a missing one succeeds.
 	Apply(ctx context.Context, pod *v1.Pod, step Step) error
-	// Prepare does the part of a start-container step for which its sandbox need not run. Apply then does the rest, or all of it if the step
-	// has become another one or Prepare failed. The sandbox must exist.
-	Prepare(ctx context.Context, pod *v1.Pod, step Step) error
 	// Changes delivers the UID of a pod whose containers changed. This is only a hint; Observe has the truth. After a gap in the engine's
 	// event stream it delivers "", which means "any pod". Closed when ctx ends.
 	Changes(ctx context.Context) <-chan types.UID

@@ -32,8 +32,6 @@ type Step struct {
 
 	Sandbox *SandboxInputs `json:",omitempty"` // create-sandbox: set just before the step runs
 	Inputs  *Inputs        `json:",omitempty"` // start-container: likewise
-	// Created, if set, is called with the sandbox's id while a create-sandbox step starts it. The step ends after it has returned.
-	Created func(id string) `json:"-"`
 
 	Resources *podspec.Resources `json:",omitempty"` // update-container
 }

@@ -37,7 +37,6 @@ type Applier struct {
 	logs   Logs
 	cache  *cache
 	specs  *registrySpecs
-	ready  ready
 
 	minOOM  atomic.Int64 // the lowest oom_score_adj known to be allowed by the host
 	warnOOM sync.Once
@@ -106,49 +105,40 @@ func (a *Applier) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) e
 	if err = a.setHostAddresses(&t, p); err != nil {
 		return failed(engine.ReasonCreate, err)
 	}
-	return a.createAndStart(ctx, p, t, step.Created, func(t convert.Target) (convert.Creation, error) {
+	return a.createAndStart(ctx, p, t, func(t convert.Target) (convert.Creation, error) {
 		return convert.Sandbox(p, step, a.cfg.Infra, t)
 	})
 }
 
 func (a *Applier) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) error {
-	t, err := a.containerTarget(ctx, p, step)
-	if err != nil {
-		return err
-	}
-	return a.createAndStart(ctx, p, t, nil, func(t convert.Target) (convert.Creation, error) { return convert.Container(p, step, t) })
-}
-
-// containerTarget is Target with what a start-container step needs besides.
-func (a *Applier) containerTarget(ctx context.Context, p *v1.Pod, step pod.Step) (convert.Target, error) {
 	t, err := a.Target(ctx)
 	if err != nil {
-		return t, failed(engine.ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	c := convert.Find(p, step)
 	if c == nil || step.Inputs == nil {
-		return t, failed(engine.ReasonConfig, fmt.Errorf("cannot start %s container %q: the pod has none of that name, or step has no Inputs", step.Kind, step.Container))
+		return failed(engine.ReasonConfig, fmt.Errorf("cannot start %s container %q: the pod has none of that name, or step has no Inputs", step.Kind, step.Container))
 	}
 	if a.cfg.Hash != nil {
 		t.Hash = a.cfg.Hash(c)
 	}
 	if name := convert.LocalhostProfile(p, c); name != "" && t.Platform.OS == "linux" {
 		if !filepath.IsLocal(name) {
-			return t, failed(engine.ReasonConfig, fmt.Errorf("container %s: localhostProfile %q: must be a path below the seccomp directory", c.Name, name))
+			return failed(engine.ReasonConfig, fmt.Errorf("container %s: localhostProfile %q: must be a path below the seccomp directory", c.Name, name))
 		}
 		data, err := os.ReadFile(filepath.Join(a.cfg.SeccompRoot, name))
 		if err != nil {
-			return t, failed(engine.ReasonConfig, fmt.Errorf("cannot read seccomp profile of container %s: %w", c.Name, err))
+			return failed(engine.ReasonConfig, fmt.Errorf("cannot read seccomp profile of container %s: %w", c.Name, err))
 		}
 		t.SeccompProfile = string(data)
 	}
 	if t.Accounts, err = a.accountsFor(ctx, p, c, step.Inputs.Image); err != nil {
-		return t, failed(engine.ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
 	if err = a.setHostAddresses(&t, p); err != nil {
-		return t, failed(engine.ReasonCreate, err)
+		return failed(engine.ReasonCreate, err)
 	}
-	return t, nil
+	return a.createAndStart(ctx, p, t, func(t convert.Target) (convert.Creation, error) { return convert.Container(p, step, t) })
 }
 
 // setHostAddresses adds to t the host addresses that package convert needs for the hostPorts of p, if it has any.
@@ -171,10 +161,9 @@ func (a *Applier) setHostAddresses(t *convert.Target, p *v1.Pod) error {
 	return nil
 }
 
-// createAndStart creates and starts a container. It calls created, which may be nil, with its id while it starts, and waits for it. If the host
-// refuses its OOM score, the container is recreated with score 0, and so are all later
+// createAndStart creates and starts a container. If the host refuses its OOM score, the container is recreated with score 0, and so are all later
 // ones.
-func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Target, created func(id string), request func(convert.Target) (convert.Creation, error)) error {
+func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Target, request func(convert.Target) (convert.Creation, error)) error {
 	creation, err := request(t)
 	if err != nil {
 		return failed(engine.ReasonConfig, err)
@@ -185,11 +174,6 @@ func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Targe
 	}
 	if err != nil || done {
 		return failed(engine.ReasonCreate, err)
-	}
-	if created != nil {
-		var meanwhile sync.WaitGroup
-		defer meanwhile.Wait()
-		meanwhile.Go(func() { created(id) })
 	}
 	err = a.specs.during(creation.Name, creation.CredentialSpec, func() error { return a.start(ctx, id, creation.Name) })
 	if err == nil || creation.HostConfig.OomScoreAdj >= 0 || !deniedOOM(err) {
@@ -216,9 +200,6 @@ func (a *Applier) createAndStart(ctx context.Context, p *v1.Pod, t convert.Targe
 // create creates a container that is ready to start. done means that a container of this attempt has already run. A leftover that never started is
 // replaced.
 func (a *Applier) create(ctx context.Context, p *v1.Pod, creation convert.Creation) (id string, done bool, err error) {
-	if id := a.ready.take(creation); id != "" {
-		return id, false, nil
-	}
 	what := "create container " + creation.Name
 	for range 3 {
 		id, err = a.engine.Create(ctx, what, creation.Name, creation.Config, creation.HostConfig)
@@ -341,7 +322,6 @@ func wholeSeconds(d time.Duration) int {
 
 // remove deletes a container as engine.Client.Remove does, and updates the cache.
 func (a *Applier) remove(ctx context.Context, id string) error {
-	a.ready.drop(id)
 	gone, err := a.engine.Remove(ctx, id)
 	if gone {
 		a.cache.gone(id)

@@ -187,31 +187,6 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// preparing is the action by which Fail knows Prepare.
-const preparing = "prepare-container"
-
-// Prepare implements pod.Runtime. The sandbox must exist.
-func (e *Engine) Prepare(ctx context.Context, p *v1.Pod, step pod.Step) error {
-	e.Log.Printf("engine: %s %s %s/%d", preparing, p.Name, step.Container, step.Attempt)
-	if err := e.injected(pod.Step{Action: preparing, Container: step.Container}); err != nil {
-		return err
-	}
-	if err := sleep(ctx, 10*time.Millisecond); err != nil {
-		return err
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.down:
-		return errDown
-	case step.Action != pod.StartContainer || step.Inputs == nil || step.Inputs.SandboxID == "":
-		return e.violate("prepare %s of %s without inputs or a sandbox", step.Action, p.Name)
-	case !slices.ContainsFunc(e.pod(p).Sandboxes, func(s pod.Sandbox) bool { return s.ID == step.Inputs.SandboxID }):
-		return e.violate("prepare %s of %s in %s, which does not exist", step.Container, p.Name, step.Inputs.SandboxID)
-	}
-	return e.made(p, step)
-}
-
 // Apply implements pod.Runtime.
 func (e *Engine) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	what := fmt.Sprintf("%s %s %s/%d", step.Action, p.Name, cmp.Or(step.Container, "sandbox"), step.Attempt)
@@ -318,40 +293,12 @@ func (e *Engine) createSandbox(ctx context.Context, p *v1.Pod, step pod.Step) er
 	if step.Sandbox == nil {
 		return e.violate("create-sandbox of %s without inputs", p.Name)
 	}
-	id := fmt.Sprintf("%s.sandbox.%d", p.Name, step.Attempt)
-	if err := e.makeSandbox(p, step, id); err != nil {
-		return err
-	}
-	var meanwhile sync.WaitGroup
-	if step.Created != nil {
-		meanwhile.Go(func() { step.Created(id) })
-	}
-	err := sleep(ctx, 100*time.Millisecond)
-	meanwhile.Wait()
-	if err != nil {
+	if err := sleep(ctx, 100*time.Millisecond); err != nil {
 		return err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer e.tell(p.UID)
-	if e.forgets == "sandbox" {
-		return e.forget(id)
-	}
-	for i := range e.pod(p).Sandboxes {
-		if s := &e.pod(p).Sandboxes[i]; s.ID == id {
-			s.Running, s.Unstarted = true, false
-			if step.Sandbox.Network != "host" {
-				s.Addresses = []netip.Addr{address(p.Name, step.Attempt)}
-			}
-		}
-	}
-	return nil
-}
-
-// makeSandbox creates a sandbox that does not run yet, in place of one that never ran.
-func (e *Engine) makeSandbox(p *v1.Pod, step pod.Step, id string) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
 	mine := e.pod(p)
 	if why := e.misplaced(p, step.Sandbox.CgroupParent, nil); why != "" {
 		return e.violate("create-sandbox of %s: %s", p.Name, why)
@@ -365,8 +312,16 @@ func (e *Engine) makeSandbox(p *v1.Pod, step pod.Step, id string) error {
 		}
 	}
 	mine.Sandboxes = slices.DeleteFunc(mine.Sandboxes, func(s pod.Sandbox) bool { return s.Unstarted })
-	mine.Sandboxes = slices.Insert(mine.Sandboxes, 0, pod.Sandbox{ID: id, Attempt: step.Attempt, Unstarted: true, CreatedAt: time.Now()})
-	return nil
+	s := pod.Sandbox{ID: fmt.Sprintf("%s.sandbox.%d", p.Name, step.Attempt), Attempt: step.Attempt, Running: true, CreatedAt: time.Now()}
+	if step.Sandbox.Network != "host" {
+		s.Addresses = []netip.Addr{address(p.Name, step.Attempt)}
+	}
+	var err error
+	if e.forgets == "sandbox" {
+		s.Running, s.Unstarted, s.Addresses, err = false, true, nil, e.forget(s.ID)
+	}
+	mine.Sandboxes = slices.Insert(mine.Sandboxes, 0, s)
+	return err
 }
 
 func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) error {
@@ -374,6 +329,7 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		return e.violate("start-container of %s %s without inputs", p.Name, step.Container)
 	}
 	id := fmt.Sprintf("%s.%s.%d", p.Name, step.Container, step.Attempt)
+	_, spec, _ := podspec.FindContainer(p, step.Container)
 	e.mu.Lock()
 	mine := e.pod(p)
 	for _, c := range mine.Containers {
@@ -394,10 +350,24 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		defer e.mu.Unlock()
 		return fmt.Errorf("cannot join the network of container %s: it does not run", in.SandboxID)
 	}
-	if err := e.made(p, step); err != nil {
-		defer e.mu.Unlock()
-		return err
+	now := time.Now()
+	made := pod.Container{
+		ID: id, Name: step.Container, Kind: step.Kind, Attempt: step.Attempt, SandboxID: step.Inputs.SandboxID, Hash: podspec.Hash(spec), State: pod.Created, CreatedAt: now,
+		Image: spec.Image, ImageID: step.Inputs.Image.Ref,
 	}
+	if e.Platform.OS == "linux" {
+		r := podspec.ResourcesOf(p, spec)
+		made.Resources = &r
+	}
+	if why := e.misplaced(p, step.Inputs.CgroupParent, made.Resources); why != "" {
+		defer e.mu.Unlock()
+		return e.violate("start %s: %s", id, why)
+	}
+	if made.SandboxID == "" {
+		made.Addresses = []netip.Addr{address(id, step.Attempt)}
+	}
+	mine.Containers = slices.DeleteFunc(mine.Containers, func(c pod.Container) bool { return c.ID == id })
+	mine.Containers = slices.Insert(mine.Containers, 0, made)
 	e.tell(p.UID)
 	e.mu.Unlock()
 	if err := sleep(ctx, 50*time.Millisecond); err != nil {
@@ -413,31 +383,6 @@ func (e *Engine) startContainer(ctx context.Context, p *v1.Pod, step pod.Step) e
 		e.starts[string(p.UID)+" "+id]++
 		c.State, c.StartedAt = pod.Running, time.Now()
 	}
-	return nil
-}
-
-// made creates the container of a start-container step, or replaces the one that was created before; the lock is held.
-func (e *Engine) made(p *v1.Pod, step pod.Step) error {
-	id := fmt.Sprintf("%s.%s.%d", p.Name, step.Container, step.Attempt)
-	_, spec, _ := podspec.FindContainer(p, step.Container)
-	mine := e.pod(p)
-	now := time.Now()
-	made := pod.Container{
-		ID: id, Name: step.Container, Kind: step.Kind, Attempt: step.Attempt, SandboxID: step.Inputs.SandboxID, Hash: podspec.Hash(spec), State: pod.Created, CreatedAt: now,
-		Image: spec.Image, ImageID: step.Inputs.Image.Ref,
-	}
-	if e.Platform.OS == "linux" {
-		r := podspec.ResourcesOf(p, spec)
-		made.Resources = &r
-	}
-	if why := e.misplaced(p, step.Inputs.CgroupParent, made.Resources); why != "" {
-		return e.violate("start %s: %s", id, why)
-	}
-	if made.SandboxID == "" {
-		made.Addresses = []netip.Addr{address(id, step.Attempt)}
-	}
-	mine.Containers = slices.DeleteFunc(mine.Containers, func(c pod.Container) bool { return c.ID == id })
-	mine.Containers = slices.Insert(mine.Containers, 0, made)
 	return nil
 }
 

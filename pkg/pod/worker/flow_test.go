@@ -83,7 +83,7 @@ func (w *world) begin() {
 	if w.cgroups != nil {
 		parts.Cgroups = w.cgroups
 	}
-	w.manager = worker.New(worker.Config{Platform: w.platform, HostIPs: hostIPs, Ahead: 1}, parts)
+	w.manager = worker.New(worker.Config{Platform: w.platform, HostIPs: hostIPs}, parts)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan error, 1)
 	manager, ended := w.manager, w.ended

@@ -35,9 +35,6 @@ type Config struct {
 	CrashBackOff time.Duration
 	// Resync is the interval of complete comparisons without an event; 0: 60 s.
 	Resync time.Duration
-	// Ahead is how many sandboxes of the node may be starting while containers are created for one of them; 0: none. With more of them the engine
-	// has no time to spare, and pods would take longer.
-	Ahead int
 }
 
 // Resolver collects what a start needs. *start.Resolver implements it.
@@ -45,8 +42,6 @@ type Resolver interface {
 	Handler(ctx context.Context, pod *v1.Pod) (string, error)
 	Sandbox(ctx context.Context, pod *v1.Pod) (*pod.SandboxInputs, error)
 	Container(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error)
-	Ahead(ctx context.Context, pod *v1.Pod, container *v1.Container, at pod.Attempt) (*pod.Inputs, error)
-	Addressed(pod *v1.Pod, at pod.Attempt) error
 }
 
 // Parts are the dependencies of a Manager. All are required except Status, Cgroups, Attacher, HostPorts and Timing.
@@ -66,8 +61,6 @@ type Parts struct {
 	Events    record.EventRecorder
 	Timing    pod.Timing // nil: nothing is measured
 	Clock     clock.WithTicker
-
-	sandboxes *atomic.Int32 // that are being created, on the whole node
 }
 
 // Manager runs the node's pods, one worker per pod. Any goroutine may call Evict, Lookup, Snapshot and the other methods that read pods.
@@ -95,7 +88,6 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
-	parts.sandboxes = &atomic.Int32{}
 	return &Manager{
 		roster: newRoster(), cfg: cfg, parts: parts, inbox: newInbox(), allocations: newAllocations(parts.Admitter, parts.Clock),
 		waiting: map[types.UID]pod.Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},

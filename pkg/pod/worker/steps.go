@@ -23,8 +23,6 @@ type steps struct {
 	lastEnd time.Time // when the last step ended
 	// cgroup is the limits of the pod's cgroup after the last step, or as last read; nil: to be read. Only our steps change them.
 	cgroup *podspec.Resources
-	// prepared is what was done for the containers' starts while the sandbox started, by name.
-	prepared map[string]prepared
 }
 
 // operation is a step in flight.
@@ -34,7 +32,6 @@ type operation struct {
 	since  time.Time
 	cgroup *podspec.Resources // limits of the pod's cgroup after it was created; read when the step has ended
 	asIs   bool               // the pod's cgroup already sufficed
-	ahead  map[string]prepared
 	// dropped means that we cancelled it: ignore its failure.
 	dropped bool
 }
@@ -118,7 +115,7 @@ func (s *steps) begin(step plan.Step, now time.Time) {
 		delete(s.running, op)
 		s.ended++
 		s.lastEnd = s.now()
-		s.note(op)
+		s.noteCgroup(op)
 		s.end(op, err)
 	})
 }
@@ -157,10 +154,8 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 	desired, parts := s.pod, s.parts
 	switch step.Action {
 	case pod.CreateSandbox:
-		idle, firsts, most := s.idle(""), s.firsts(step, op.since), s.cfg.Ahead
+		idle := s.idle("")
 		return func(ctx context.Context) (err error) {
-			parts.sandboxes.Add(1)
-			defer parts.sandboxes.Add(-1)
 			if err := endIdle(ctx, parts.Cgroups, desired, idle); err != nil {
 				return err
 			}
@@ -169,14 +164,6 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 			}
 			if step.Sandbox.CgroupParent, op.cgroup, err = makeCgroup(ctx, parts.Cgroups, desired); err != nil {
 				return err
-			}
-			if len(firsts) > 0 {
-				step.Created = func(id string) {
-					if int(parts.sandboxes.Load()) > most { // the engine is busy
-						return
-					}
-					op.ahead = prepareAhead(ctx, parts, desired, firsts, id, step.Sandbox.Runtime, step.Sandbox.CgroupParent)
-				}
 			}
 			return parts.Runtime.Apply(ctx, desired, step)
 		}
@@ -211,13 +198,12 @@ func (s *steps) startContainer(op *operation, step pod.Step) func(context.Contex
 	}
 	at.TargetID = s.runningID(podspec.TargetContainer(desired, kind, step.Container))
 	op.asIs = s.cgroupSuffices()
-	ready := s.takePrepared(step.Container, at)
 	idle := s.idle(step.Container)
 	return func(ctx context.Context) (err error) {
 		if err := endIdle(ctx, parts.Cgroups, desired, idle); err != nil {
 			return err
 		}
-		if step.Inputs, err = inputs(ctx, parts, desired, spec, at, ready); err != nil {
+		if step.Inputs, err = parts.Resolver.Container(ctx, desired, spec, at); err != nil {
 			return err
 		}
 		if op.asIs {
@@ -291,14 +277,14 @@ func (s *steps) cgroupSuffices() bool {
 	return s.cgroup != nil && box != nil && box.Running && podspec.PodResourcesOf(s.pod).AtLeast(*s.cgroup) == *s.cgroup
 }
 
-// note records what is known after a step of the pod's cgroup, and of containers that were prepared. Other steps may have run at the same time, so only the first step,
+// noteCgroup records what is known of the pod's cgroup after a step. Other steps may have run at the same time, so only the first step,
 // which creates the cgroup, is trusted.
-func (s *steps) note(op *operation) {
+func (s *steps) noteCgroup(op *operation) {
 	switch step := op.step.(type) {
 	case plan.EngineStep:
 		switch step.Action {
 		case pod.CreateSandbox:
-			s.cgroup, s.prepared = op.cgroup, op.ahead
+			s.cgroup = op.cgroup
 		case pod.StartContainer:
 			if !op.asIs {
 				s.cgroup = nil
