@@ -83,7 +83,7 @@ func NewForConfigAndClient(config *rest.Config, transport *http.Client) (*Client
 	}
 	if config.RateLimiter == nil && config.QPS > 0 {
 		if config.Burst <= 0 {
-			return nil, fmt.Errorf("Burst %d with QPS %g: must be above 0", config.Burst, config.QPS)
+			return nil, fmt.Errorf("limit of requests: Burst %d, must be above 0 with QPS %g", config.Burst, config.QPS)
 		}
 		config.RateLimiter = flowcontrol.NewTokenBucketRateLimiter(config.QPS, config.Burst)
 	}

@@ -189,7 +189,7 @@ func TestAnswers(t *testing.T) {
 
 // TestLimitWithoutBurst: no request would pass such a limit.
 func TestLimitWithoutBurst(t *testing.T) {
-	if _, err := clientset.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1", QPS: 5}); err == nil || !strings.Contains(err.Error(), "Burst 0 with QPS 5") {
+	if _, err := clientset.NewForConfig(&rest.Config{Host: "http://127.0.0.1:1", QPS: 5}); err == nil || !strings.Contains(err.Error(), "Burst 0, must be above 0 with QPS 5") {
 		t.Error(err)
 	}
 }
