@@ -192,8 +192,7 @@ func (c *Client) Secrets(namespace string) Secrets {
 
 // SelfSubjectAccessReviews implements Interface.
 func (c *Client) SelfSubjectAccessReviews() Creator[*authorizationv1.SelfSubjectAccessReview] {
-	return &creator[authorizationv1.SelfSubjectAccessReview, *authorizationv1.SelfSubjectAccessReview]{
-		client: c.groups[authorizationv1.SchemeGroupVersion], resource: "selfsubjectaccessreviews"}
+	return creatorOf[authorizationv1.SelfSubjectAccessReview](c, authorizationv1.SchemeGroupVersion, "selfsubjectaccessreviews", "")
 }
 
 // ServiceAccounts implements Interface.
@@ -213,14 +212,12 @@ func (c *Client) Services(namespace string) Services {
 
 // SubjectAccessReviews implements Interface.
 func (c *Client) SubjectAccessReviews() Creator[*authorizationv1.SubjectAccessReview] {
-	return &creator[authorizationv1.SubjectAccessReview, *authorizationv1.SubjectAccessReview]{
-		client: c.groups[authorizationv1.SchemeGroupVersion], resource: "subjectaccessreviews"}
+	return creatorOf[authorizationv1.SubjectAccessReview](c, authorizationv1.SchemeGroupVersion, "subjectaccessreviews", "")
 }
 
 // TokenReviews implements Interface.
 func (c *Client) TokenReviews() Creator[*authenticationv1.TokenReview] {
-	return &creator[authenticationv1.TokenReview, *authenticationv1.TokenReview]{
-		client: c.groups[authenticationv1.SchemeGroupVersion], resource: "tokenreviews"}
+	return creatorOf[authenticationv1.TokenReview](c, authenticationv1.SchemeGroupVersion, "tokenreviews", "")
 }
 
 // VolumeAttachments implements Interface.

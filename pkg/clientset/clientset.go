@@ -2,7 +2,7 @@
 //
 //	caller -> Client.Pods(namespace) -> Resource -> rest.Interface of the kind's API group -> API server
 //
-// client-go's clientset has every kind of the API, which was a fifth of each program and of its memory
+// client-go's clientset has every kind of the API, which was a fifth of the kubelet and a quarter of the proxy
 // (docs/design/adr/0037-a-clientset-of-used-kinds.md). test/repo keeps it out.
 package clientset
 

@@ -39,9 +39,14 @@ type resource[V, W any, T pointer[V], L list[W]] struct {
 	creator[V, T]
 }
 
+// creatorOf returns a creator of one kind. The compiler finds T.
+func creatorOf[V any, T pointer[V]](c *Client, group schema.GroupVersion, name, namespace string) *creator[V, T] {
+	return &creator[V, T]{client: c.groups[group], resource: name, namespace: namespace}
+}
+
 // kind returns the objects of one kind. The compiler finds T and L.
 func kind[V, W any, T pointer[V], L list[W]](c *Client, group schema.GroupVersion, name, namespace string) *resource[V, W, T, L] {
-	return &resource[V, W, T, L]{creator[V, T]{client: c.groups[group], resource: name, namespace: namespace}}
+	return &resource[V, W, T, L]{*creatorOf[V, T](c, group, name, namespace)}
 }
 
 // at completes a request for the object of that name, or for all ("").
