@@ -5,11 +5,6 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source hack/steps.sh
 
-format() {
-	local files
-	files=$(gofmt -l cmd pkg test hack build)
-	[ -z "$files" ] || { echo "not formatted; run: gofmt -w" $files; return 1; }
-}
 vet() { GOOS=$1 go vet ./...; }
 lint() {
 	go build -C hack/tools/lint -o ../../../_output/tools/staticcheck honnef.co/go/tools/cmd/staticcheck
@@ -31,7 +26,6 @@ versions() {
 }
 
 mkdir -p _output/tools
-step "format" format
 step "modules" modules
 step "vet linux" vet linux
 step "vet windows" vet windows
