@@ -72,6 +72,7 @@ type Manager struct {
 
 	said     string    // the last error that is no pod's, which is logged once; only Run uses it
 	compared time.Time // when the host's rules were last compared; only Run uses it
+	idle     bool      // the Backend serves nothing, so that no change of the host concerns it; only Run uses it
 
 	reported map[proxy.ServiceName]string // content of the last Event on each pod: what is not served; only Run uses it
 }
@@ -220,7 +221,12 @@ func (m *Manager) sync(ctx context.Context) bool {
 	for _, p := range pods {
 		asked[p.routes[0].Service.ServiceName] = p
 	}
-	err := errors.Join(append(taken, m.cfg.Backend.Sync(ctx, table, nil))...)
+	err := errors.Join(taken...)
+	if len(table.Routes) > 0 || !m.idle {
+		served := m.cfg.Backend.Sync(ctx, table, nil)
+		m.idle = len(table.Routes) == 0 && served == nil
+		err = errors.Join(err, served)
+	}
 	if m.cfg.Rules != nil && sure {
 		err = errors.Join(err, m.lead(ctx, table, err))
 	}

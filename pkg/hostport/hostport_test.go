@@ -74,6 +74,7 @@ type backend struct {
 	// taken are ports of other programs.
 	taken  map[uint16]bool
 	synced chan string
+	fails  error
 }
 
 func (b *backend) Sync(_ context.Context, want *proxy.Table, _ []proxy.ServiceName) error {
@@ -92,7 +93,7 @@ func (b *backend) Sync(_ context.Context, want *proxy.Table, _ []proxy.ServiceNa
 		serves = append(serves, fmt.Sprintf("%s>%s", r.Front, r.Backends[0].Addr))
 	}
 	b.synced <- strings.Join(serves, " ")
-	return errors.Join(errs...)
+	return errors.Join(append(errs, b.fails)...)
 }
 
 func TestServe(t *testing.T) {
@@ -143,6 +144,36 @@ func TestServe(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Error(err)
+	}
+}
+
+// TestIdle: without hostPorts nothing is compared, because the host's addresses do not matter then; what failed is repeated.
+func TestIdle(t *testing.T) {
+	b := &backend{t: t, synced: make(chan string, 10)}
+	m := New(Config{Backend: b, Clock: clocktest.NewFakeClock(time.Unix(1e9, 0)), Event: func(_, _, _, _, _, _ string) {}})
+	one := pod.Observed{Sandboxes: []pod.Sandbox{{Running: true, Addresses: []netip.Addr{v4}, HostPorts: []pod.HostPort{{Port: 80, Protocol: v1.ProtocolTCP, ContainerPort: 80}}}}}
+	for _, step := range []struct {
+		serves pod.Observed
+		fails  error
+		want   int // calls of the backend in two rounds
+	}{
+		{pod.Observed{}, nil, 1}, // what a former agent left
+		{pod.Observed{}, nil, 0},
+		{one, nil, 2},
+		{pod.Observed{}, errors.New("busy"), 2},
+		{pod.Observed{}, nil, 1},
+	} {
+		m.Serve("a", step.serves)
+		b.fails = step.fails
+		for range 2 {
+			m.sync(t.Context())
+		}
+		if got := len(b.synced); got != step.want {
+			t.Errorf("%+v: %d", step, got)
+		}
+		for len(b.synced) > 0 {
+			<-b.synced
+		}
 	}
 }
 
