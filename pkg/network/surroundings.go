@@ -23,7 +23,7 @@ type Link struct {
 	Up         bool
 	MTU        int // bytes
 	Addrs      []netip.Prefix
-	Strict     bool // Linux: drops packets if the route back to their sender uses another interface (rp_filter 1)
+	Strict     bool // Linux, with addresses: drops packets if the route back to their sender uses another interface (rp_filter 1)
 	Forwarding bool // Windows
 	WeakSend   bool // Windows: answers from its addresses may leave by other interfaces
 	Services   int  // Windows: number of service addresses

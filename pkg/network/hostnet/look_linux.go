@@ -25,10 +25,10 @@ func (*host) Look() (network.Surroundings, error) {
 	if err != nil {
 		return network.Surroundings{}, fmt.Errorf("cannot list addresses: %w", err)
 	}
-	s := network.Surroundings{}
+	s, all := network.Surroundings{}, rpFilter("all")
 	for _, link := range links {
 		a := link.Attrs()
-		l := network.Link{Name: a.Name, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU, Strict: strict(a.Name)}
+		l := network.Link{Name: a.Name, Up: a.Flags&net.FlagUp != 0, MTU: a.MTU}
 		v, ok := link.(*netlink.Vxlan)
 		l.Tunnel = ok && v.VxlanId == vxlan.VNI && v.Port == vxlan.Port
 		for _, addr := range addrs {
@@ -36,17 +36,14 @@ func (*host) Look() (network.Surroundings, error) {
 				l.Addrs = append(l.Addrs, prefixOf(addr.IPNet))
 			}
 		}
+		l.Strict = len(l.Addrs) > 0 && max(all, rpFilter(a.Name)) == "1"
 		s.Links = append(s.Links, l)
 	}
 	s.Routes, err = lookRoutes(links)
 	return s, err
 }
 
-// strict says whether an interface filters by reverse path. The greater of its value and that of "all" takes effect (ip-sysctl.rst); 2 is loose.
-func strict(name string) bool {
-	return max(rpFilter("all"), rpFilter(name)) == "1"
-}
-
+// rpFilter returns how an interface filters by reverse path. The greater of its value and that of "all" takes effect (ip-sysctl.rst); 2 is loose.
 func rpFilter(name string) string {
 	b, err := os.ReadFile(filepath.Join("/proc/sys/net/ipv4/conf", name, "rp_filter"))
 	if err != nil {
