@@ -229,14 +229,21 @@ func (p *Plugins) Check(ctx context.Context, id string) error {
 	return p.call(ctx, func(ctx context.Context) error { return p.lib.CheckNetworkList(ctx, list, a.runtimeConf(a.Netns)) })
 }
 
-// Collect releases the network of removed containers. It calls exists after reading the records, since a container exists before it is attached. Then
+// Existing returns which of ids are containers of the engine.
+type Existing func(ctx context.Context, ids []string) (map[string]bool, error)
+
+// Collect releases the network of removed containers. It calls existing after reading the records, since a container exists before it is attached. Then
 // it runs the network's own garbage collection, unless a container is being attached.
-func (p *Plugins) Collect(ctx context.Context, exists func(ctx context.Context) (map[string]bool, error)) error {
+func (p *Plugins) Collect(ctx context.Context, existing Existing) error {
 	all := p.Records()
 	if len(all) == 0 {
 		return nil
 	}
-	there, err := exists(ctx)
+	var ids []string
+	for _, a := range all {
+		ids = append(ids, a.ContainerID)
+	}
+	there, err := existing(ctx, ids)
 	if err != nil {
 		return err
 	}

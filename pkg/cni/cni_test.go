@@ -282,12 +282,12 @@ func TestKilledAgentLeaksNothing(t *testing.T) {
 		t.Error("what was begun counts as done")
 	}
 	there := map[string]bool{"c1": true}
-	exists := func(context.Context) (map[string]bool, error) { return maps.Clone(there), nil }
-	if err := p.Collect(t.Context(), exists); err != nil || len(s.leases()) != 1 {
+	existing := func(context.Context, []string) (map[string]bool, error) { return maps.Clone(there), nil }
+	if err := p.Collect(t.Context(), existing); err != nil || len(s.leases()) != 1 {
 		t.Errorf("Collect while the container is there: %v, leases %v", err, s.leases())
 	}
 	clear(there)
-	if err := p.Collect(t.Context(), exists); err != nil {
+	if err := p.Collect(t.Context(), existing); err != nil {
 		t.Error(err)
 	}
 	if left := append(s.leases(), s.files()...); len(left) > 0 {
@@ -306,7 +306,7 @@ func TestCollectTellsTheNetwork(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(s.leaseDir(), "stray"), nil, 0o644); err != nil { // without a record
 		t.Fatal(err)
 	}
-	if err := p.Collect(t.Context(), func(context.Context) (map[string]bool, error) { return map[string]bool{"c2": true}, nil }); err != nil {
+	if err := p.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return map[string]bool{"c2": true}, nil }); err != nil {
 		t.Error(err)
 	}
 	if got := s.leases(); !slices.Equal(got, []string{"c2"}) {

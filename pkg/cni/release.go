@@ -26,7 +26,7 @@ func ReleaseAll(ctx context.Context, cfg Config) (released int, err error) {
 		return 0, err
 	}
 	before := len(p.Records())
-	err = p.Collect(ctx, func(context.Context) (map[string]bool, error) { return nil, nil })
+	err = p.Collect(ctx, func(context.Context, []string) (map[string]bool, error) { return nil, nil })
 	if err != nil {
 		err = fmt.Errorf("%w; run this again once the plugins are installed and work, or remove %s and the network's records of these containers", err, filepath.Join(recordsIn(cfg.StateDir), "*.json"))
 	}

@@ -64,7 +64,7 @@ func TestCollectOnWindows(t *testing.T) {
 		if _, err := p.Add(t.Context(), a); err != nil {
 			t.Fatal(err)
 		}
-		if err := p.Collect(t.Context(), func(context.Context) (map[string]bool, error) { return nil, nil }); err != nil {
+		if err := p.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return nil, nil }); err != nil {
 			t.Fatal(err)
 		}
 		got, err := os.ReadFile(filepath.Join(s.leaseDir(), "c1.netns"))

@@ -169,6 +169,39 @@ func TestObserveCost(t *testing.T) {
 	}
 }
 
+// TestExisting: which containers exist costs no request while all are known to, and one list if one may be gone.
+func TestExisting(t *testing.T) {
+	r := fakeRig(t, dockertest.Options{}, nil)
+	<-r.Changes(t.Context())
+	ids := r.run(r.pod("web", []string{"pause"}, []string{"pause"}))
+	foreign := r.stranger("foreign", nil, true)
+	for _, step := range []struct {
+		ask      []string
+		want     int // ids of the pod among the answers
+		requests []string
+	}{
+		{ids, 2, nil},
+		{append([]string{foreign}, ids...), 2, []string{"GET /containers/json"}},
+		{append([]string{strings.Repeat("0", 64)}, ids...), 2, []string{"GET /containers/json"}},
+	} {
+		r.fake.Requests(true)
+		existing, err := r.Existing(t.Context(), step.ask)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if existing[foreign] || existing[strings.Repeat("0", 64)] || !existing[ids[0]] || !existing[ids[1]] {
+			t.Errorf("%d ids: %v", len(step.ask), existing)
+		}
+		if got := r.fake.Requests(true); !slices.Equal(got, step.requests) {
+			t.Errorf("%d ids: %q; want %q", len(step.ask), got, step.requests)
+		}
+	}
+	r.fake.Fail("GET /containers/json", 1, http.StatusInternalServerError, "broken")
+	if existing, err := r.Existing(t.Context(), []string{foreign}); err == nil || existing != nil {
+		t.Errorf("an engine that cannot list: %v, %v", existing, err)
+	}
+}
+
 // TestReconnect: after a gap "" is delivered, known containers are inspected again, and another engine version causes no problem.
 func TestReconnect(t *testing.T) {
 	r := fakeRig(t, dockertest.Options{LiveRestore: true}, nil)

@@ -118,24 +118,6 @@ func (e networkEngine) Version(ctx context.Context) (string, error) {
 	return e.engine.Client.ReleaseVersion(ctx)
 }
 
-// Containers returns the ids of all pods' sandboxes and containers in the engine.
-func (e networkEngine) Containers(ctx context.Context) (map[string]bool, error) {
-	all, err := e.ObserveAll(ctx)
-	if err != nil {
-		return nil, err
-	}
-	ids := map[string]bool{}
-	for _, observed := range all {
-		for _, s := range observed.Sandboxes {
-			ids[s.ID] = true
-		}
-		for _, c := range observed.Containers {
-			ids[c.ID] = true
-		}
-	}
-	return ids, nil
-}
-
 // annotator writes annotations of the Node name and removes those with nil values. A node may write only its own Node object.
 func annotator(client clientset.Interface, name string) func(context.Context, map[string]*string) error {
 	return func(ctx context.Context, changes map[string]*string) error {

@@ -172,7 +172,7 @@ type collector struct {
 
 // once collects immediately. Errors are logged: the next collection is soon.
 func (c collector) once(ctx context.Context) {
-	if err := c.attachments.Collect(ctx, c.engine.Containers); err != nil && ctx.Err() == nil {
+	if err := c.attachments.Collect(ctx, c.engine.Existing); err != nil && ctx.Err() == nil {
 		klog.ErrorS(err, "Cannot release the network of removed containers", "retryIn", recheck)
 	}
 }

@@ -124,7 +124,7 @@ func (e *engine) Version(context.Context) (string, error) {
 	return e.version, e.down
 }
 
-func (e *engine) Containers(context.Context) (map[string]bool, error) {
+func (e *engine) Existing(context.Context, []string) (map[string]bool, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.containers, e.down

@@ -38,13 +38,13 @@ type Cluster interface {
 	Ranges() (services, pods []netip.Prefix, read bool)
 }
 
-// Engine is the part of the container engine that the pod network needs. The Manager calls it from one goroutine, except Containers and Stop. Errors
+// Engine is the part of the container engine that the pod network needs. The Manager calls it from one goroutine, except Existing and Stop. Errors
 // are the engine's; the next comparison retries.
 type Engine interface {
 	// Version is the engine's version, such as 28.1.0.
 	Version(ctx context.Context) (string, error)
-	// Containers returns the IDs of all pod containers of the engine, including exited ones.
-	Containers(ctx context.Context) (map[string]bool, error)
+	// Existing returns which of ids are pods' containers of the engine, including exited ones.
+	Existing(ctx context.Context, ids []string) (map[string]bool, error)
 	EngineNetworks
 }
 
@@ -146,9 +146,8 @@ type Attachments interface {
 	MapsPorts(id string) bool
 	// Del undoes Add; netns is the container's namespace, or "" if that is gone. An unknown container is not an error.
 	Del(ctx context.Context, id, netns string) error
-	// Collect releases the network of removed containers. It calls exists, which lists existing ones, after reading its own record: a container
-	// exists before it is connected.
-	Collect(ctx context.Context, exists func(context.Context) (map[string]bool, error)) error
+	// Collect releases the network of removed containers. It calls existing after reading its own record: a container exists before it is connected.
+	Collect(ctx context.Context, existing cni.Existing) error
 }
 
 // Plugins are CNI plugins: *cni.Plugins.

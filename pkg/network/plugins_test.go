@@ -89,8 +89,12 @@ func (p *plugins) Records() (out []cni.Attachment) {
 	return out
 }
 
-func (p *plugins) Collect(ctx context.Context, exists func(context.Context) (map[string]bool, error)) error {
-	there, err := exists(ctx)
+func (p *plugins) Collect(ctx context.Context, existing cni.Existing) error {
+	var ids []string
+	for _, a := range p.Records() {
+		ids = append(ids, a.ContainerID)
+	}
+	there, err := existing(ctx, ids)
 	for _, a := range p.Records() {
 		if err == nil && !there[a.ContainerID] {
 			err = p.Del(ctx, a.ContainerID, "")

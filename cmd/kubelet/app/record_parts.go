@@ -33,21 +33,6 @@ func (e recordEngine) Version(ctx context.Context) (string, error) {
 	return info.Version, err
 }
 
-// Containers implements network.Engine.
-func (e recordEngine) Containers(ctx context.Context) (map[string]bool, error) {
-	all, err := e.ObserveAll(ctx)
-	ids := map[string]bool{}
-	for _, observed := range all {
-		for _, s := range observed.Sandboxes {
-			ids[s.ID] = true
-		}
-		for _, c := range observed.Containers {
-			ids[c.ID] = true
-		}
-	}
-	return ids, err
-}
-
 // Annotate implements network.Node.
 func (recordNode) Annotate(context.Context, map[string]*string) error { return nil }
 

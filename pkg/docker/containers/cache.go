@@ -90,6 +90,13 @@ func (c *cache) of(owner types.UID) (list []container.Summary, ok bool) {
 	return list, true
 }
 
+// knows says whether all of ids are known to exist.
+func (c *cache) knows(ids []string) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !slices.ContainsFunc(ids, func(id string) bool { return c.entries[id] == nil })
+}
+
 // get returns the cached result for a container while it is in state. Pass version to put.
 func (c *cache) get(owner types.UID, id, state string) (s seen, version uint64, ok bool) {
 	c.mu.Lock()

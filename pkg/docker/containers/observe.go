@@ -106,11 +106,12 @@ func (ob *Observer) list(ctx context.Context, uid types.UID) (list []container.S
 	return list, err
 }
 
-func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+// listAll lists this node's containers and the pod of each; "": it is another's.
+func (ob *Observer) listAll(ctx context.Context) (list []container.Summary, owners []types.UID, err error) {
 	mark := ob.cache.mark()
-	list, err := ob.list(ctx, "")
+	list, err = ob.list(ctx, "")
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	exist, owners, strangers := map[string]types.UID{}, make([]types.UID, len(list)), map[string]error{}
 	for i := range list {
@@ -124,6 +125,35 @@ func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed,
 	}
 	ob.strangers.log(strangers)
 	ob.cache.listed(exist, mark)
+	return list, owners, nil
+}
+
+// Existing returns which of ids are containers of this node's pods. It costs nothing while all are known to exist, and otherwise one list.
+func (ob *Observer) Existing(ctx context.Context, ids []string) (map[string]bool, error) {
+	if !ob.cache.knows(ids) {
+		list, owners, err := ob.listAll(ctx)
+		if err != nil {
+			return nil, err
+		}
+		ids = nil
+		for i := range list {
+			if owners[i] != "" {
+				ids = append(ids, list[i].ID)
+			}
+		}
+	}
+	existing := map[string]bool{}
+	for _, id := range ids {
+		existing[id] = true
+	}
+	return existing, nil
+}
+
+func (ob *Observer) observeAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
+	list, owners, err := ob.listAll(ctx)
+	if err != nil {
+		return nil, err
+	}
 	found, err := ob.lookAll(ctx, list, owners, true)
 	if err != nil {
 		return nil, err

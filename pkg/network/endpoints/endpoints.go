@@ -229,7 +229,7 @@ func (e *Endpoints) Del(_ context.Context, id, netns string) error {
 
 // Collect implements network.Attachments: it removes the endpoints of deleted infra containers. It lists the endpoints first, since a container
 // exists before its endpoint.
-func (e *Endpoints) Collect(ctx context.Context, exists func(context.Context) (map[string]bool, error)) error {
+func (e *Endpoints) Collect(ctx context.Context, existing cni.Existing) error {
 	if err := e.Load(ctx); err != nil {
 		return err
 	}
@@ -242,7 +242,7 @@ func (e *Endpoints) Collect(ctx context.Context, exists func(context.Context) (m
 	if len(all) == 0 {
 		return nil
 	}
-	there, err := exists(ctx)
+	there, err := existing(ctx, all)
 	if err != nil {
 		return err
 	}

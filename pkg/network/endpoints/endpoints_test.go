@@ -128,7 +128,7 @@ func TestEndpoints(t *testing.T) {
 	if len(host.list) != 1 {
 		t.Errorf("left are %v", host.list)
 	}
-	if err := e.Collect(t.Context(), func(context.Context) (map[string]bool, error) { return map[string]bool{"s1": true}, nil }); err != nil || len(host.list) > 0 {
+	if err := e.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return map[string]bool{"s1": true}, nil }); err != nil || len(host.list) > 0 {
 		t.Errorf("%v; of containers that are gone stays %v", err, host.list)
 	}
 }

@@ -120,7 +120,7 @@ func TestOverlayWindows(t *testing.T) {
 	if found, err := hns.NewClient().Network(t.Context(), o.Name); err != nil || found.Subnet != o.Subnet {
 		t.Errorf("HNS has %+v, %v", found, err)
 	}
-	none := func(context.Context) (map[string]bool, error) { return nil, nil }
+	none := func(context.Context, []string) (map[string]bool, error) { return nil, nil }
 	if err := e.Collect(t.Context(), none); err != nil {
 		t.Error(err)
 	}

@@ -189,7 +189,7 @@ ipv6/conf/eth0/accept_ra=0`
 		t.Errorf("after its removal the pod has %s", got)
 	}
 	two.end()
-	if err := l.Collect(t.Context(), func(context.Context) (map[string]bool, error) { return nil, nil }); err != nil {
+	if err := l.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return nil, nil }); err != nil {
 		t.Fatal(err)
 	}
 	if ports, err := k.Ports(); err != nil || len(ports) > 0 || len(l.Records()) > 0 {

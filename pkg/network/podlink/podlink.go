@@ -331,7 +331,7 @@ func (l *Links) remove(id string) error {
 
 // Collect implements network.Attachments: it removes the ports of deleted containers. It lists the ports first, since a container exists before its
 // port.
-func (l *Links) Collect(ctx context.Context, exists func(context.Context) (map[string]bool, error)) error {
+func (l *Links) Collect(ctx context.Context, existing cni.Existing) error {
 	if err := l.Load(ctx); err != nil {
 		return err
 	}
@@ -339,7 +339,11 @@ func (l *Links) Collect(ctx context.Context, exists func(context.Context) (map[s
 	if len(all) == 0 {
 		return nil
 	}
-	there, err := exists(ctx)
+	var ids []string
+	for _, r := range all {
+		ids = append(ids, r.Container)
+	}
+	there, err := existing(ctx, ids)
 	if err != nil {
 		return err
 	}

@@ -218,7 +218,7 @@ func TestAnyCourse(t *testing.T) {
 		for i := range running {
 			exists[k.attachment(i).ContainerID] = true
 		}
-		if err := l.Collect(t.Context(), func(context.Context) (map[string]bool, error) { return exists, nil }); err != nil {
+		if err := l.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return exists, nil }); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := l.Repair(t.Context()); err != nil {

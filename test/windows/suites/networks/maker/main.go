@@ -94,9 +94,9 @@ func (pods) Event(namespace, name, uid, kind, reason, message string) {
 // engine is a container engine without containers. It keeps its networks in a file.
 type engine struct{ file string }
 
-func (e engine) Version(context.Context) (string, error)             { return "20.10.24", nil }
-func (e engine) Containers(context.Context) (map[string]bool, error) { return nil, nil }
-func (e engine) Stop(context.Context, string) error                  { return nil }
+func (e engine) Version(context.Context) (string, error)                     { return "20.10.24", nil }
+func (e engine) Existing(context.Context, []string) (map[string]bool, error) { return nil, nil }
+func (e engine) Stop(context.Context, string) error                          { return nil }
 func (e engine) Members(context.Context, string) (map[string][]netip.Addr, error) {
 	return nil, nil
 }
