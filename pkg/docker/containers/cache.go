@@ -20,6 +20,7 @@ type cache struct {
 	changes uint64 // counts changes to any container
 	reset   uint64 // value of changes when a stream last connected or disconnected
 	whole   bool   // entries holds all of our containers: they were listed while the stream was up
+	left    bool   // containers have gone, or may have, since the last call of lost
 }
 
 // cached is one container. The result of a request made before version is outdated.
@@ -52,7 +53,7 @@ func newCache() *cache {
 
 // forget requires that c.mu is held or that c is not shared yet.
 func (c *cache) forget() {
-	c.entries, c.pods = map[string]*cached{}, map[types.UID]map[string]*cached{}
+	c.entries, c.pods, c.left = map[string]*cached{}, map[types.UID]map[string]*cached{}, true
 }
 
 // see records that a container of the pod owner exists.
@@ -95,6 +96,15 @@ func (c *cache) knows(ids []string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return !slices.ContainsFunc(ids, func(id string) bool { return c.entries[id] == nil })
+}
+
+// lost says whether containers have gone, or may have, since it was last called. At first they may have.
+func (c *cache) lost() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	left := c.left
+	c.left = false
+	return left
 }
 
 // get returns the cached result for a container while it is in state. Pass version to put.
@@ -214,6 +224,7 @@ func (c *cache) remove(id string) {
 	if e == nil {
 		return
 	}
+	c.left = true
 	delete(c.entries, id)
 	delete(c.pods[e.owner], id)
 	if len(c.pods[e.owner]) == 0 {

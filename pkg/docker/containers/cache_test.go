@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/docker/docker/api/types/container"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/winkube/winkube/pkg/pod"
 )
@@ -82,6 +83,31 @@ func TestCacheInspectsOnce(t *testing.T) {
 		}
 		if state() != test.want || looks != test.looks {
 			t.Errorf("%s: %q after %d looks; want %q after %d", test.name, state(), looks, test.want, test.looks)
+		}
+	}
+}
+
+// TestCacheLost: containers may have gone before the first list, while no events came, and whenever one is removed.
+func TestCacheLost(t *testing.T) {
+	c := newCache()
+	for _, step := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"a new cache", func() {}, true},
+		{"asked again", func() {}, false},
+		{"one came", func() { c.see("uid", "id") }, false},
+		{"one changed", func() { c.drop("id") }, false},
+		{"an unknown one went", func() { c.gone("other") }, false},
+		{"one went", func() { c.gone("id") }, true},
+		{"events come again", func() { c.stream(1) }, true},
+		{"listed as before", func() { c.listed(map[string]types.UID{"id": "uid"}, c.mark()) }, false},
+		{"missing in a list", func() { c.listed(nil, c.mark()) }, true},
+	} {
+		step.do()
+		if got := c.lost(); got != step.want {
+			t.Errorf("%s: %t", step.what, got)
 		}
 	}
 }

@@ -58,12 +58,14 @@ type Observer struct {
 // also removes the links to logs of containers that are gone. The first call also removes what a killed agent left: credential specs, holders of
 // images.
 func (ob *Observer) ObserveAll(ctx context.Context) (map[types.UID]pod.Observed, error) {
-	if ob.node.Bystander() {
-		return ob.observeAll(ctx)
-	}
-	ob.logs.Sweep()
-	ob.specs.sweep()
 	all, err := ob.observeAll(ctx)
+	if ob.node.Bystander() {
+		return all, err
+	}
+	if ob.cache.lost() {
+		ob.logs.Sweep()
+	}
+	ob.specs.sweep()
 	if err == nil && !ob.sweptHolders.Load() {
 		err = ob.images.SweepHolders(ctx)
 		ob.sweptHolders.Store(err == nil)
