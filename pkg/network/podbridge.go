@@ -110,7 +110,7 @@ func (b *podBridge) Make(ctx context.Context, in Input) (Made, error) {
 	if err != nil {
 		return Made{}, err
 	}
-	if err := b.links.Load(ctx); err != nil {
+	if err := b.links.LoadOnce(ctx); err != nil {
 		return Made{}, err
 	}
 	made := Made{Warning: overlapping(s, networks, in.Surroundings, b.cfg.Platform)}
@@ -127,6 +127,9 @@ func (b *podBridge) Make(ctx context.Context, in Input) (Made, error) {
 		}
 	}
 	if former != nil {
+		if err := b.links.Load(ctx); err != nil {
+			return made, err
+		}
 		return b.keepServing(ctx, in, former, made.Found)
 	}
 	if err := b.dropFormer(s, in.Surroundings, made.Found); err != nil {
@@ -152,7 +155,7 @@ func (b *podBridge) Make(ctx context.Context, in Input) (Made, error) {
 	}
 	b.links.Use(*s.Links, others)
 	made.State = s
-	return made, b.links.Load(ctx) // the bridge now exists, so ports can be reconnected
+	return made, b.links.Load(ctx) // the bridge exists, so ports can be reconnected
 }
 
 // apply creates the bridge and the rest of the host's configuration.

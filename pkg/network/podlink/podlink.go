@@ -127,6 +127,17 @@ func (l *Links) Load(context.Context) error {
 	return errors.Join(errs...)
 }
 
+// LoadOnce reads the ports from the kernel unless Load has succeeded before.
+func (l *Links) LoadOnce(ctx context.Context) error {
+	l.mu.Lock()
+	loaded := l.loaded
+	l.mu.Unlock()
+	if loaded {
+		return nil
+	}
+	return l.Load(ctx)
+}
+
 // Records returns the connected containers, sorted by container.
 func (l *Links) Records() []Record {
 	l.mu.Lock()
@@ -277,14 +288,9 @@ func (l *Links) release(addrs []netip.Addr) {
 // Attached implements network.Attachments. Until the kernel has answered once, every container counts as connected: otherwise running pods would be
 // recreated.
 func (l *Links) Attached(id, netns string) ([]netip.Addr, bool) {
-	l.mu.Lock()
-	loaded := l.loaded
-	l.mu.Unlock()
-	if !loaded {
-		if err := l.Load(context.Background()); err != nil {
-			klog.ErrorS(err, "Cannot read a container's address", "container", id)
-			return nil, true
-		}
+	if err := l.LoadOnce(context.Background()); err != nil {
+		klog.ErrorS(err, "Cannot read a container's address", "container", id)
+		return nil, true
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -329,10 +335,10 @@ func (l *Links) remove(id string) error {
 	return nil
 }
 
-// Collect implements network.Attachments: it removes the ports of deleted containers. It lists the ports first, since a container exists before its
-// port.
+// Collect implements network.Attachments: it removes the ports of deleted containers. It asks for the containers last, since a container exists before
+// its port.
 func (l *Links) Collect(ctx context.Context, existing cni.Existing) error {
-	if err := l.Load(ctx); err != nil {
+	if err := l.LoadOnce(ctx); err != nil {
 		return err
 	}
 	all := l.Records()

@@ -218,10 +218,13 @@ func TestAnyCourse(t *testing.T) {
 		for i := range running {
 			exists[k.attachment(i).ContainerID] = true
 		}
-		if err := l.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return exists, nil }); err != nil {
+		if err := l.Load(t.Context()); err != nil { // the comparison that follows each change
 			t.Fatal(err)
 		}
 		if _, err := l.Repair(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Collect(t.Context(), func(context.Context, []string) (map[string]bool, error) { return exists, nil }); err != nil {
 			t.Fatal(err)
 		}
 		seen := map[netip.Addr]string{}
