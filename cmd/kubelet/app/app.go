@@ -8,7 +8,6 @@ import (
 	"io"
 	"os"
 	"runtime"
-	"runtime/debug"
 	"strconv"
 	"sync"
 
@@ -67,10 +66,6 @@ func newCommand(code *int, args []string) *cobra.Command {
 	return root
 }
 
-// collectAt is the default GOGC. The agent's live heap is small (5 MB with 40 pods), but it allocates much more when many pods start together: 150
-// instead of Go's 100 saves a third of the collections.
-const collectAt = 150
-
 // run checks everything that it can check without changing the host, then runs the agent. A Windows service that cannot start ends as a service, so
 // that the service manager retries: after a boot an address, or a disk with a file, may appear late.
 func run(args []string) (int, error) {
@@ -80,9 +75,6 @@ func run(args []string) (int, error) {
 	}
 	if o.from.writeTo != "" {
 		return 0, o.writeConfig(fs)
-	}
-	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(collectAt)
 	}
 	// The host is changed only from here on.
 	return daemon.Run(service.Name, fs, func(ctx context.Context) error {
