@@ -307,9 +307,9 @@ func (b *bench) probed(ctx context.Context) error {
 	return nil
 }
 
-// idle measures both kubelets during the same minute, while their pods do nothing.
+// idle measures both kubelets and the shims of their pods during the same minute, while their pods do nothing.
 func (b *bench) idle(ctx context.Context, what string) error {
-	begin, share, rss := map[*agent]time.Duration{}, map[*agent]float64{}, map[*agent]float64{}
+	begin, share, rss, shims := map[*agent]time.Duration{}, map[*agent]float64{}, map[*agent]float64{}, map[*agent]float64{}
 	var err error
 	for _, agent := range b.agents() {
 		if begin[agent], err = agent.cpu(); err != nil {
@@ -330,9 +330,14 @@ func (b *bench) idle(ctx context.Context, what string) error {
 		if err != nil {
 			return err
 		}
-		share[agent], rss[agent] = 100*(end-begin[agent]).Seconds()/idleTime.Seconds(), float64(bytes)/(1<<20)
+		of, err := shimsOf(agent.host.RunDir())
+		if err != nil {
+			return err
+		}
+		share[agent], rss[agent], shims[agent] = 100*(end-begin[agent]).Seconds()/idleTime.Seconds(), float64(bytes)/(1<<20), float64(of)/(1<<20)
 	}
 	row("kubelet CPU, idle, "+what, percent, 0, share[b.upstream], share[b.ours])
 	row("kubelet RSS, "+what, mib, 0, rss[b.upstream], rss[b.ours])
+	row("shims PSS, "+what, mib, 0, shims[b.upstream], shims[b.ours])
 	return nil
 }

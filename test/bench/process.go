@@ -1,8 +1,12 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -31,16 +35,52 @@ func cpuOf(pid int) (time.Duration, error) {
 }
 
 // rssOf returns the resident memory of a process in bytes.
-func rssOf(pid int) (int64, error) {
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+func rssOf(pid int) (int64, error) { return sizeOf(pid, "status", "VmRSS:") }
+
+// sizeOf returns a line of one of the kernel's files about a process, in bytes.
+func sizeOf(pid int, file, line string) (int64, error) {
+	file = fmt.Sprintf("/proc/%d/%s", pid, file)
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return 0, err
 	}
-	for line := range strings.Lines(string(data)) {
-		if rest, ok := strings.CutPrefix(line, "VmRSS:"); ok {
+	for have := range strings.Lines(string(data)) {
+		if rest, ok := strings.CutPrefix(have, line); ok {
 			kib, err := strconv.ParseInt(strings.Fields(rest)[0], 10, 64)
 			return kib << 10, err
 		}
 	}
-	return 0, fmt.Errorf("cannot read /proc/%d/status: no VmRSS", pid)
+	return 0, fmt.Errorf("cannot read %s: no %s", file, line)
+}
+
+// shimsOf returns the memory of the shims of the containerd whose socket is below dir, in bytes: what they share counts once.
+func shimsOf(dir string) (sum int64, err error) {
+	files, err := filepath.Glob("/proc/[0-9]*/cmdline")
+	if err != nil {
+		return 0, err
+	}
+	for _, file := range files {
+		line, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) || err == nil && !isShim(string(line), dir) { // the process may have ended
+			continue
+		}
+		if err != nil {
+			return 0, err
+		}
+		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
+		if err != nil {
+			return 0, err
+		}
+		bytes, err := sizeOf(pid, "smaps_rollup", "Pss:")
+		if err != nil {
+			return 0, err
+		}
+		sum += bytes
+	}
+	return sum, nil
+}
+
+func isShim(line, dir string) bool {
+	argv := strings.Split(line, "\x00")
+	return strings.HasPrefix(filepath.Base(argv[0]), "containerd-shim") && slices.ContainsFunc(argv, func(arg string) bool { return strings.HasPrefix(arg, dir+"/") })
 }
