@@ -36,7 +36,7 @@ on_second_cluster() {
 		export ENGINE=29 PROXY_MODE=${PROXY_MODE-auto}
 		go run ./hack/cluster up
 		SUBSET=1 SIGS=sig-node,sig-storage,sig-network go run ./test/conformance
-		WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 30m -run '^TestServicesWithoutProxy$' ./test/e2e
+		WINKUBE_E2E=1 WINKUBE_KEEP=1 tested -timeout 30m -run '^Test(ServicesWithoutProxy|Shim)$' ./test/e2e
 		go run ./hack/cluster down
 	); fi
 	export POD_INTERFACES=${POD_INTERFACES-engine}

@@ -200,6 +200,7 @@ func (u *engineUpgrade) works(release string) {
 		}
 		return isReady(pod)
 	})
+	u.onlyShim(u.get("fails-"+release), u.node, 2) // that of the former sandbox, and of the former containerd
 	u.must(client.CoreV1().Pods(u.name).Delete(ctx, "leaves-"+release, metav1.DeleteOptions{}))
 	u.eventually(30*time.Second, "a pod of the former engine ends", func(ctx context.Context) error { return u.gone(ctx, "leaves-"+release) })
 

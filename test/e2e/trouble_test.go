@@ -3,9 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -119,7 +117,7 @@ func TestStuckContainer(t *testing.T) {
 	id := containerID(s.ready("stuck"))
 	beside := containerID(s.ready("beside"))
 	s.allReady(3 * time.Minute)
-	thaw := s.freeze(shimOf(t, id))
+	thaw := s.freeze(s.shimOf(node, id))
 	s.must(client.CoreV1().Pods(s.name).Delete(t.Context(), "stuck", metav1.DeleteOptions{}))
 	s.eventually(time.Minute, "the engine asked to stop it", func(ctx context.Context) error {
 		out, err := cluster.Kubectl(ctx, "get", "--raw", "/api/v1/nodes/"+node.Name+"/proxy/debug/pods")
@@ -156,24 +154,6 @@ func TestStuckContainer(t *testing.T) {
 
 func containerID(pod *v1.Pod) string {
 	return strings.TrimPrefix(pod.Status.ContainerStatuses[0].ContainerID, "docker://")
-}
-
-// shimOf finds the process through which the engine runs a container, by its command line.
-func shimOf(t *testing.T, id string) int {
-	t.Helper()
-	files, _ := filepath.Glob("/proc/[0-9]*/cmdline")
-	for _, file := range files {
-		line, err := os.ReadFile(file)
-		if err != nil || !strings.Contains(string(line), id) || !strings.Contains(string(line), "containerd-shim") {
-			continue
-		}
-		pid, err := strconv.Atoi(filepath.Base(filepath.Dir(file)))
-		if err == nil {
-			return pid
-		}
-	}
-	t.Fatalf("no shim of container %s", id)
-	return 0
 }
 
 // TestBehindOurBack removes containers and images of running pods, and occupies the name of a future container.

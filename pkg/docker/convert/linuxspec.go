@@ -17,6 +17,14 @@ import (
 	"github.com/winkube/winkube/pkg/podspec"
 )
 
+// shimGroup is the OCI annotation that has a container served by the shim of another, whose id is its value, if that runs: the shim listens at an
+// address made from the group, without one from the id (containerd cmd/containerd-shim-runc-v2/manager). Engines pass annotations on from API 1.43,
+// Docker 24.
+const (
+	shimGroup       = "io.containerd.runc.v2.group"
+	withAnnotations = "1.43"
+)
+
 // convertLinux adds the fields that only Linux engines have.
 func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t Target) error {
 	h := out.HostConfig
@@ -27,6 +35,9 @@ func convertLinux(out *Creation, p *v1.Pod, c *v1.Container, in *pod.Inputs, t T
 	LinuxResources(&h.Resources, want)
 	out.Config.Labels[identity.LabelResources] = want.String()
 	if h.NetworkMode.IsContainer() {
+		if !versions.LessThan(t.api(), withAnnotations) {
+			h.Annotations = map[string]string{shimGroup: in.SandboxID}
+		}
 		sandbox := "container:" + in.SandboxID
 		h.IpcMode = container.IpcMode(sandbox)
 		if share := p.Spec.ShareProcessNamespace; share != nil && *share {
