@@ -229,7 +229,7 @@ func (p *Plugins) Check(ctx context.Context, id string) error {
 	return p.call(ctx, func(ctx context.Context) error { return p.lib.CheckNetworkList(ctx, list, a.runtimeConf(a.Netns)) })
 }
 
-// Existing returns which of ids are containers of the engine.
+// Existing returns which of ids are containers of the engine. The result may have other containers too.
 type Existing func(ctx context.Context, ids []string) (map[string]bool, error)
 
 // Collect releases the network of removed containers. It calls existing after reading the records, since a container exists before it is attached. Then

@@ -43,7 +43,7 @@ type Cluster interface {
 type Engine interface {
 	// Version is the engine's version, such as 28.1.0.
 	Version(ctx context.Context) (string, error)
-	// Existing returns which of ids are pods' containers of the engine, including exited ones.
+	// Existing returns which of ids are pods' containers of the engine, including exited ones. The result may have others too.
 	Existing(ctx context.Context, ids []string) (map[string]bool, error)
 	EngineNetworks
 }

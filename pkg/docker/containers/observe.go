@@ -130,7 +130,8 @@ func (ob *Observer) listAll(ctx context.Context) (list []container.Summary, owne
 	return list, owners, nil
 }
 
-// Existing returns which of ids are containers of this node's pods. It costs nothing while all are known to exist, and otherwise one list.
+// Existing returns which of ids are containers of this node's pods, and perhaps others. It costs nothing while all are known to exist, and otherwise one
+// list.
 func (ob *Observer) Existing(ctx context.Context, ids []string) (map[string]bool, error) {
 	if !ob.cache.knows(ids) {
 		list, owners, err := ob.listAll(ctx)
