@@ -73,7 +73,7 @@ func (e nodeEngine) Images(ctx context.Context) ([]v1.ContainerImage, error) {
 
 // Runtime describes the engine for the Node.
 func (e nodeEngine) Runtime(ctx context.Context) (node.Runtime, error) {
-	info, err := e.engine.Client.Info(ctx)
+	info, err := e.engine.Client.Current(ctx)
 	e.faults.look(info, err)
 	handlers := info.Runtimes
 	if e.platform.OS == "windows" {

@@ -259,6 +259,7 @@ func (a *Applier) start(ctx context.Context, id, name string) error {
 	})
 	if err != nil {
 		a.cache.drop(id)
+		a.engine.Doubt() // its runtime may be missing
 		return err
 	}
 	a.cache.started(id)
@@ -375,7 +376,7 @@ func (a *Applier) checkRuntime(ctx context.Context, handler string) error {
 	if handler == "" || a.cfg.Platform.OS == "windows" {
 		return nil
 	}
-	info, err := a.engine.Info(ctx)
+	info, err := a.engine.Current(ctx)
 	if err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ import (
 	"github.com/winkube/winkube/pkg/docker/engine"
 )
 
-// changes are the events that can alter an Observed. They exclude exec events, which probes cause all the time.
+// changes are the events that can alter an Observed or the engine's Info. They exclude exec events, which probes cause all the time.
 var changes = []events.Action{
 	events.ActionCreate, events.ActionStart, events.ActionDie, events.ActionOOM, events.ActionDestroy, events.ActionPause, events.ActionUnPause,
-	events.ActionUpdate, events.ActionConnect, events.ActionDisconnect,
+	events.ActionUpdate, events.ActionConnect, events.ActionDisconnect, events.ActionReload,
 }
 
 // Changes delivers the UIDs of pods whose containers changed. Several changes before the next receive count as one, so that a slow reader blocks
@@ -62,26 +62,32 @@ func deliver(ctx context.Context, queue workqueue.TypedInterface[types.UID], out
 }
 
 // ofContainers negotiates the version at each connection: after a restart the engine may be a different version. up is closed once events arrive.
-// Network events, which report disconnected containers, have no labels to filter by; one stream for both kinds keeps their order.
+// Network events, which report disconnected containers, have no labels to filter by; one stream for all kinds keeps their order.
 func (ob *Observer) ofContainers(queue workqueue.TypedInterface[types.UID]) (s engine.Stream, up <-chan struct{}) {
 	first := make(chan struct{})
 	connected := sync.OnceFunc(func() { close(first) })
-	args := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("type", string(events.NetworkEventType)))
+	args := filters.NewArgs(filters.Arg("type", string(events.ContainerEventType)), filters.Arg("type", string(events.NetworkEventType)),
+		filters.Arg("type", string(events.DaemonEventType)))
 	for _, action := range changes {
 		args.Add("event", string(action))
 	}
 	return engine.Stream{
 		Client: ob.engine.Negotiate,
 		Filter: args,
-		Up:     func() { ob.cache.stream(1); queue.Add(""); connected() },
+		Up:     func() { ob.engine.Doubt(); ob.cache.stream(1); queue.Add(""); connected() },
 		Down:   func() { ob.cache.stream(-1) },
 		Each: func(message events.Message) {
-			if message.Type == events.NetworkEventType {
+			switch message.Type {
+			case events.DaemonEventType: // its configuration was reloaded, and may name other runtimes
+				ob.engine.Doubt()
+			case events.NetworkEventType:
 				if uid, ok := ob.cache.rewired(message.Actor.Attributes["container"], message.Action == events.ActionConnect); ok {
 					queue.Add(uid)
 				}
-			} else if o, err := ob.node.Own([]string{message.Actor.Attributes["name"]}, message.Actor.Attributes); err == nil && ob.noted(o.UID, message) {
-				queue.Add(o.UID)
+			default:
+				if o, err := ob.node.Own([]string{message.Actor.Attributes["name"]}, message.Actor.Attributes); err == nil && ob.noted(o.UID, message) {
+					queue.Add(o.UID)
+				}
 			}
 		},
 	}, first

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/docker/docker/api/types/events"
 	"k8s.io/utils/clock"
 )
 
@@ -128,6 +129,14 @@ func (e *Engine) Upgrade(version, apiVersion, minAPIVersion string) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.opts.Version, e.opts.APIVersion, e.opts.MinAPIVersion = version, apiVersion, minAPIVersion
+}
+
+// Reload is a reload of the engine's configuration, with a default runtime or without one (moby daemon/reload.go).
+func Reload(e *Engine, noRuntime bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.opts.NoRuntime = noRuntime
+	e.tell(events.DaemonEventType, events.ActionReload, events.Actor{ID: "dockertest"})
 }
 
 var versioned = regexp.MustCompile(`^/v(\d+\.\d+)(/.*)$`)

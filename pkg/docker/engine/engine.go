@@ -47,8 +47,8 @@ type Client struct {
 	wrap    func(http.RoundTripper) http.RoundTripper // nil: no wrapper
 
 	client atomic.Pointer[client.Client] // negotiated; nil: not yet, or no longer
-	known  atomic.Pointer[known]         // nil: not queried yet
 	pid    atomic.Int64                  // of the engine; 0: unknown
+	self
 }
 
 // New returns a Client. It does not connect: if the engine is down, calls fail rather than New. An error means that cfg.Host (or DOCKER_HOST) is
@@ -151,6 +151,7 @@ func (e *Client) Negotiate(ctx context.Context) (*client.Client, error) {
 	if err != nil {
 		return nil, err
 	}
+	e.answered(ping)
 	c.NegotiateAPIVersionPing(ping)
 	e.client.Store(c)
 	return c, nil
@@ -209,6 +210,7 @@ func (e *Client) Explain(ctx, inner context.Context, what string, err error) err
 		err = silent
 	case versionRefused(err):
 		e.client.Store(nil) // the engine was replaced by another version
+		e.Doubt()
 		err = refused(err)
 	}
 	return fmt.Errorf("cannot %s: %w", what, err)
@@ -238,7 +240,9 @@ func (e *Client) PID() int { return int(e.pid.Load()) }
 // met records the process at the other end of a connection.
 func (e *Client) met(conn net.Conn) {
 	if pid := serverPID(conn); pid > 1 { // 1 holds sockets for other processes
-		e.pid.Store(int64(pid))
+		if last := e.pid.Swap(int64(pid)); last != 0 && last != int64(pid) {
+			e.Doubt()
+		}
 	}
 }
 

@@ -6,7 +6,10 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync/atomic"
+	"time"
 
+	"github.com/docker/docker/api/types"
 	"github.com/docker/docker/api/types/system"
 	"github.com/docker/docker/api/types/versions"
 	"github.com/docker/docker/client"
@@ -44,15 +47,28 @@ type Runtime struct {
 	Missing bool   // the engine cannot run its program
 }
 
+// self is what the engine said of itself, and whether that still holds. The zero value knows nothing.
+type self struct {
+	known atomic.Pointer[known]      // nil: not queried yet
+	doubt atomic.Bool                // known may no longer be right
+	ping  atomic.Pointer[types.Ping] // the last answer; nil: none yet
+}
+
 // known is the engine's last answer.
 type known struct {
 	Info
-	recursive bool // see RecursiveReadOnly
+	recursive bool      // see RecursiveReadOnly
+	at        time.Time // when it was asked for
 }
+
+// infoAge is how long an answer to Info is trusted if nothing suggests that it has changed.
+const infoAge = 5 * time.Minute
 
 // Info queries the engine. It returns an error, with the answer, if the engine runs containers of another system than Config.OS.
 func (e *Client) Info(ctx context.Context) (Info, error) {
+	e.doubt.Store(false) // before the question, so that a doubt while it is answered stays
 	var out Info
+	began := e.clock.Now()
 	err := e.Call(ctx, "ask the engine about itself", func(ctx context.Context, c *client.Client) error {
 		info, err := c.Info(ctx)
 		if err != nil {
@@ -78,13 +94,57 @@ func (e *Client) Info(ctx context.Context) (Info, error) {
 				return len(validation.IsDNS1123Label(name)) > 0 // no handler can have that name
 			})
 		}
-		e.known.Store(&known{out, recursiveReadOnly(out)})
+		e.known.Store(&known{out, recursiveReadOnly(out), began})
 		return nil
 	})
-	if err == nil && out.OS != "" && e.os != "" && out.OS != e.os {
-		err = fmt.Errorf("the engine at %s runs %s containers, and this kubelet needs %s containers: switch Docker to %[3]s containers", e.host, out.OS, e.os)
+	if err != nil {
+		e.Doubt()
+		return out, err
 	}
-	return out, err
+	return out, otherMode(e.host, out, e.os)
+}
+
+// Current is Info at the price of a ping, if the last answer can still be trusted. For each Info, Docker runs two programs on Linux ("runc --version" and
+// "docker-init --version"); for a ping none.
+func (e *Client) Current(ctx context.Context) (Info, error) {
+	k := e.known.Load()
+	if k == nil || e.doubt.Load() || e.clock.Since(k.at) >= infoAge {
+		return e.Info(ctx)
+	}
+	err := e.Call(ctx, "ping the engine", func(ctx context.Context, c *client.Client) error {
+		ping, err := c.Ping(ctx)
+		if err == nil {
+			e.answered(ping)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		e.Doubt()
+		return Info{}, err
+	case e.doubt.Load():
+		return e.Info(ctx)
+	}
+	return k.Info, otherMode(e.host, k.Info, e.os)
+}
+
+// Doubt makes the next Current ask the engine: its last answer to Info may no longer be right.
+func (s *self) Doubt() { s.doubt.Store(true) }
+
+// answered compares a ping with the one before: another engine may have answered it.
+func (s *self) answered(ping types.Ping) {
+	last := s.ping.Swap(&ping)
+	if last != nil && (last.APIVersion != ping.APIVersion || last.OSType != ping.OSType) {
+		s.Doubt()
+	}
+}
+
+// otherMode is an error if the engine runs containers of another system than wanted; "": any.
+func otherMode(host string, info Info, wanted string) error {
+	if info.OS == "" || wanted == "" || info.OS == wanted {
+		return nil
+	}
+	return fmt.Errorf("the engine at %s runs %s containers, and this kubelet needs %s containers: switch Docker to %[3]s containers", host, info.OS, wanted)
 }
 
 // runtimeMissing reports whether the engine could not ask its default runtime for its version. It asks no shim, which has a type and no path.
@@ -93,22 +153,22 @@ func runtimeMissing(info system.Info) bool {
 }
 
 // LastInfo is the last answer to Info; its slices must not be changed. false: no answer yet.
-func (e *Client) LastInfo() (Info, bool) {
-	if k := e.known.Load(); k != nil {
+func (s *self) LastInfo() (Info, bool) {
+	if k := s.known.Load(); k != nil {
 		return k.Info, true
 	}
 	return Info{}, false
 }
 
 // RecursiveReadOnly says whether read-only mounts can be recursive, by the engine's last answer.
-func (e *Client) RecursiveReadOnly() bool {
-	k := e.known.Load()
+func (s *self) RecursiveReadOnly() bool {
+	k := s.known.Load()
 	return k != nil && k.recursive
 }
 
 // HyperV says whether Windows containers get virtual machines by the engine's default, by its last answer.
-func (e *Client) HyperV() bool {
-	k := e.known.Load()
+func (s *self) HyperV() bool {
+	k := s.known.Load()
 	return k != nil && k.Isolation == "hyperv"
 }
 

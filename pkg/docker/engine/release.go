@@ -54,6 +54,6 @@ func (i Info) ReleaseVersion() string {
 
 // ReleaseVersion asks the engine for Info.ReleaseVersion.
 func (e *Client) ReleaseVersion(ctx context.Context) (string, error) {
-	info, err := e.Info(ctx)
+	info, err := e.Current(ctx)
 	return info.ReleaseVersion(), err
 }
