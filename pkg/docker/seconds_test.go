@@ -3,6 +3,7 @@ package docker
 import (
 	"context"
 	"strconv"
+	"strings"
 	"testing"
 
 	"github.com/winkube/winkube/pkg/docker/dockertest"
@@ -37,6 +38,37 @@ func TestLongGrace(t *testing.T) {
 	for _, request := range r.fake.Requests(false) {
 		if request == "POST /containers/"+id+"/kill" {
 			t.Error("the agent asked for its end")
+		}
+	}
+}
+
+// TestStopSandbox: on Linux one signal ends a sandbox, in whatever state it is.
+func TestStopSandbox(t *testing.T) {
+	for _, test := range []struct{ os, state, want string }{
+		{"linux", "running", "kill"}, {"linux", "exited", "kill stop"}, {"linux", "gone", "kill stop"}, {"windows", "running", "stop"},
+	} {
+		r := fakeRig(t, dockertest.Options{OS: test.os, Build: 17763}, nil)
+		p := r.pod("stop", []string{"stubborn"})
+		id := r.sandbox(p)
+		if test.state != "running" {
+			r.fake.Kill(id, 0, false)
+		}
+		if test.state == "gone" {
+			r.apply(p, pod.Step{Action: pod.RemoveSandbox, ID: id})
+		}
+		r.fake.Requests(true)
+		r.apply(p, pod.Step{Action: pod.StopSandbox, ID: id})
+		var got []string
+		for _, request := range r.fake.Requests(false) {
+			if verb, ok := strings.CutPrefix(request, "POST /containers/"+id+"/"); ok {
+				got = append(got, verb)
+			}
+		}
+		if strings.Join(got, " ") != test.want {
+			t.Errorf("%s, %s: requests %q, want %s", test.os, test.state, got, test.want)
+		}
+		if in, err := r.Inspect(t.Context(), id); test.state != "gone" && (err != nil || in.State.Running) {
+			t.Errorf("%s, %s: %v, %+v", test.os, test.state, err, in.State)
 		}
 	}
 }

@@ -55,7 +55,7 @@ func (a *Applier) Apply(ctx context.Context, p *v1.Pod, step pod.Step) error {
 	case pod.StartContainer:
 		return a.startContainer(ctx, p, step)
 	case pod.StopSandbox:
-		return failed(engine.ReasonKill, a.stop(ctx, step.ID, 0))
+		return failed(engine.ReasonKill, a.stopSandbox(ctx, step.ID))
 	case pod.StopContainer:
 		return failed(engine.ReasonKill, a.stop(ctx, step.ID, step.Grace))
 	case pod.UpdateContainer:
@@ -264,6 +264,21 @@ func (a *Applier) start(ctx context.Context, id, name string) error {
 	}
 	a.cache.started(id)
 	return nil
+}
+
+// stopSandbox kills the sandbox, whose program has nothing to end in order. A stop without a grace period would signal it twice, and for each signal
+// the engine runs the runtime.
+func (a *Applier) stopSandbox(ctx context.Context, id string) error {
+	if a.cfg.Platform.OS == "linux" {
+		err := a.engine.CallWithin(ctx, a.cfg.StopSlack, "kill container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+			return c.ContainerKill(ctx, id, "KILL")
+		})
+		if err == nil {
+			a.cache.drop(id)
+			return nil
+		}
+	}
+	return a.stop(ctx, id, 0) // it may be gone, not running, or paused
 }
 
 // stop stops a container: its stop signal, grace (rounded up to seconds), then kill. If the engine exceeds the grace period plus Config.StopSlack,
