@@ -267,7 +267,7 @@ func (a *Applier) start(ctx context.Context, id, name string) error {
 }
 
 // stopSandbox kills the sandbox, whose program has nothing to end in order. A stop without a grace period would signal it twice, and for each signal
-// the engine runs the runtime.
+// an engine on Linux runs the runtime.
 func (a *Applier) stopSandbox(ctx context.Context, id string) error {
 	if a.cfg.Platform.OS == "linux" {
 		err := a.engine.CallWithin(ctx, a.cfg.StopSlack, "kill container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
