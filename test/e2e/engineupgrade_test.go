@@ -210,9 +210,11 @@ func (u *engineUpgrade) works(release string) {
 	u.create(fresh)
 	made := u.ready(name)
 	u.Logf("a new pod is Ready after %.1f s", time.Since(begin).Seconds())
-	if _, err := ask(ctx, u.other, "http://"+made.Status.PodIP+":8080/"); err != nil {
-		u.Errorf("another node does not reach the new pod: %v", err)
-	}
+	// Without a probe the pod is Ready when its program has started, which may not listen yet.
+	u.eventually(10*time.Second, "the new pod answers another node", func(ctx context.Context) error {
+		_, err := ask(ctx, u.other, "http://"+made.Status.PodIP+":8080/")
+		return err
+	})
 	for _, to := range []*v1.Pod{u.web, u.get("web-1")} {
 		if _, err := inPod(ctx, u.node, u.sandboxOf(u.node, made), "http://"+to.Status.PodIP+":8080/"); err != nil {
 			u.Errorf("the new pod does not reach %s: %v", to.Name, err)
