@@ -51,9 +51,13 @@ func TestCurrent(t *testing.T) {
 	current("events follow", "29.1.0", false, true)
 	current("events go on", "29.1.0", false, false)
 	dockertest.Reload(r.fake, true)
-	for { // the event has arrived when the next answer shows it
-		if info, err := r.Current(t.Context()); err != nil || info.DefaultRuntime.Missing {
+	for deadline := time.Now().Add(10 * time.Second); ; { // the event has arrived when the next answer shows it
+		info, err := r.Current(t.Context())
+		if err == nil && info.DefaultRuntime.Missing {
 			break
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("a reload is not noticed: %+v, %v", info, err)
 		}
 	}
 	current("reloaded", "29.1.0", true, false)

@@ -42,7 +42,7 @@ func TestLongGrace(t *testing.T) {
 	}
 }
 
-// TestStopSandbox: on Linux one signal ends a sandbox, in whatever state it is.
+// TestStopSandbox: on Linux one signal ends a running sandbox. One that has ended or is gone is no error.
 func TestStopSandbox(t *testing.T) {
 	for _, test := range []struct{ os, state, want string }{
 		{"linux", "running", "kill"}, {"linux", "exited", "kill stop"}, {"linux", "gone", "kill stop"}, {"windows", "running", "stop"},

@@ -270,15 +270,19 @@ func (a *Applier) start(ctx context.Context, id, name string) error {
 // an engine on Linux runs the runtime.
 func (a *Applier) stopSandbox(ctx context.Context, id string) error {
 	if a.cfg.Platform.OS == "linux" {
-		err := a.engine.CallWithin(ctx, a.cfg.StopSlack, "kill container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
-			return c.ContainerKill(ctx, id, "KILL")
-		})
-		if err == nil {
+		if err := a.kill(ctx, id); err == nil {
 			a.cache.drop(id)
 			return nil
 		}
 	}
 	return a.stop(ctx, id, 0) // it may be gone, not running, or paused
+}
+
+// kill sends a container the signal KILL. The engine answers when it has ended.
+func (a *Applier) kill(ctx context.Context, id string) error {
+	return a.engine.CallWithin(ctx, a.cfg.StopSlack, "kill container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
+		return c.ContainerKill(ctx, id, "KILL")
+	})
 }
 
 // stop stops a container: its stop signal, grace (rounded up to seconds), then kill. If the engine exceeds the grace period plus Config.StopSlack,
@@ -297,9 +301,7 @@ func (a *Applier) stop(ctx context.Context, id string, grace time.Duration) erro
 		return err
 	}
 	klog.V(2).InfoS("Killing a container that the engine could not stop", "container", engine.ShortID(id), "reason", err)
-	killErr := a.engine.CallWithin(ctx, a.cfg.StopSlack, "kill container "+engine.ShortID(id), func(ctx context.Context, c *client.Client) error {
-		return c.ContainerKill(ctx, id, "KILL")
-	})
+	killErr := a.kill(ctx, id)
 	if cerrdefs.IsNotFound(killErr) {
 		return nil
 	}

@@ -210,7 +210,6 @@ func (e *Client) Explain(ctx, inner context.Context, what string, err error) err
 		err = silent
 	case versionRefused(err):
 		e.client.Store(nil) // the engine was replaced by another version
-		e.Doubt()
 		err = refused(err)
 	}
 	return fmt.Errorf("cannot %s: %w", what, err)
