@@ -90,11 +90,14 @@ func TestNoSecrets(t *testing.T) {
 	}
 }
 
+// shimGroup is what the kubelet asks of containerd by way of Docker: which shim a container joins.
+const shimGroup = `{"Annotations":{"io.containerd.runc.v2.group":"feb747de8e85b9dfae5cde4b46773fc94f044a8836accbda2aa1cd8e1536c329"}}`
+
 // TestPseudonyms: a name has the same pseudonym everywhere; ranges contain the same addresses as before; names that every host has stay.
 func TestPseudonyms(t *testing.T) {
 	r := New()
 	r.ask(HNS, "x").answer(0, nil, Text(`{"Name":"Corp Net","Subnets":[{"AddressPrefix":"192.168.40.0/22"}],"IPs":["192.168.41.7","192.168.43.255","192.168.44.7","8.8.8.8","8.8.4.4","fe80::1234:5678%12"]}`),
-		Text(`{"text":"vEthernet (Corp Net) 255.255.252.0 0.0.0.0/0 127.0.0.1 10.0.20348.2113 00-15-5D-11-80-00 00-15-5D-11-8F-FF 12:30:45"}`), Text(`{"Name":"nat","NetworkAdapterName":"Ethernet 2"}`))
+		Text(`{"text":"vEthernet (Corp Net) 255.255.252.0 0.0.0.0/0 127.0.0.1 10.0.20348.2113 00-15-5D-11-80-00 00-15-5D-11-8F-FF 12:30:45"}`), Text(`{"Name":"nat","NetworkAdapterName":"Ethernet 2"}`), Text(shimGroup))
 	out := r.Recording(NewScrubber("a", nil, nil)).Exchanges[0].Out
 	var one struct {
 		Name    string
@@ -118,6 +121,9 @@ func TestPseudonyms(t *testing.T) {
 	}
 	if string(out[2]) != `{"Name":"nat","NetworkAdapterName":"Ethernet 2"}` {
 		t.Errorf("common names: %s", out[2])
+	}
+	if string(out[3]) != shimGroup {
+		t.Errorf("containerd's annotation: %s", out[3])
 	}
 }
 

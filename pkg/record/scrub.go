@@ -76,8 +76,8 @@ func set(list ...string) map[string]bool {
 }
 
 // common are names that every host has.
-var common = regexp.MustCompile(`^(|<none>.*|sha256:[0-9a-f]{64}|nat|none|host|bridge|internal|ics|Default Switch|Ethernet( \d+)?|Loopback.*|Microsoft .*|Hyper-V Virtual .*|HNS Internal NIC|HNSTransparent|Windows Server .*|` +
-	`windowsfilter|overlay2|.*\bWan Miniport.*|WAN Miniport.*|lo|eth\d+|docker\d+|veth.*|Software Loopback.*|(io\.)?winkube.*|(annotation\.)?io\.kubernetes\..*|com\.docker\..*|Container NIC [0-9a-f]*|pod|default|Ethernet Endpoint.*)$`)
+var common = regexp.MustCompile(`^(|<none>.*|(sha256:)?[0-9a-f]{64}|nat|none|host|bridge|internal|ics|Default Switch|Ethernet( \d+)?|Loopback.*|Microsoft .*|Hyper-V Virtual .*|HNS Internal NIC|HNSTransparent|Windows Server .*|` +
+	`windowsfilter|overlay2|.*\bWan Miniport.*|WAN Miniport.*|lo|eth\d+|docker\d+|veth.*|Software Loopback.*|(io\.)?winkube.*|(annotation\.)?io\.kubernetes\..*|com\.docker\..*|io\.containerd\..*|Container NIC [0-9a-f]*|pod|default|Ethernet Endpoint.*)$`)
 
 // scrub returns rec without secrets. It first collects all names, since they also occur inside texts.
 func (s *Scrubber) scrub(rec Recording) Recording {

@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -104,10 +105,19 @@ func (l *life) own() []string {
 	names := []string{"winkube"}
 	for _, registry := range []string{"mcr.microsoft.com/", "registry.k8s.io/"} {
 		if strings.HasPrefix(l.image, registry) {
-			names = append(names, l.image)
+			names = append(names, l.image, repository(l.image)+"@")
 		}
 	}
 	return names
+}
+
+// repository is image without its tag or digest; an engine shows digests as repository@digest.
+func repository(image string) string {
+	ref, err := reference.ParseNormalizedNamed(image)
+	if err != nil {
+		return image
+	}
+	return ref.Name()
 }
 
 // newLife checks the host and refuses one where a recording would disturb a node.
