@@ -64,6 +64,9 @@ func newWorld(platform pod.Platform) *world {
 
 func hostIPs() []netip.Addr { return []netip.Addr{netip.MustParseAddr("192.168.1.1")} }
 
+// starts is how many sandboxes may start at a time.
+const starts = 3
+
 // begin starts a new Manager.
 func (w *world) begin() {
 	events := &podtest.Events{Log: w.log}
@@ -83,7 +86,7 @@ func (w *world) begin() {
 	if w.cgroups != nil {
 		parts.Cgroups = w.cgroups
 	}
-	w.manager = worker.New(worker.Config{Platform: w.platform, HostIPs: hostIPs}, parts)
+	w.manager = worker.New(worker.Config{Platform: w.platform, HostIPs: hostIPs, Starts: starts}, parts)
 	ctx, cancel := context.WithCancel(context.Background())
 	w.cancel, w.ended = cancel, make(chan error, 1)
 	manager, ended := w.manager, w.ended

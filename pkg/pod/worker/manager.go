@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"net/netip"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -35,6 +36,8 @@ type Config struct {
 	CrashBackOff time.Duration
 	// Resync is the interval of complete comparisons without an event; 0: 60 s.
 	Resync time.Duration
+	// Starts is how many sandboxes may start at a time; 0: twice the number of processors, at least 4.
+	Starts int
 }
 
 // Resolver collects what a start needs. *start.Resolver implements it.
@@ -61,6 +64,8 @@ type Parts struct {
 	Events    record.EventRecorder
 	Timing    pod.Timing // nil: nothing is measured
 	Clock     clock.WithTicker
+
+	turns turns // set by New
 }
 
 // Manager runs the node's pods, one worker per pod. Any goroutine may call Evict, Lookup, Snapshot and the other methods that read pods.
@@ -88,6 +93,7 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
+	parts.turns = make(turns, cmp.Or(cfg.Starts, max(4, 2*runtime.NumCPU())))
 	return &Manager{
 		roster: newRoster(), cfg: cfg, parts: parts, inbox: newInbox(), allocations: newAllocations(parts.Admitter, parts.Clock),
 		waiting: map[types.UID]pod.Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},

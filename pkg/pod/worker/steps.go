@@ -165,6 +165,11 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 			if step.Sandbox.CgroupParent, op.cgroup, err = makeCgroup(ctx, parts.Cgroups, desired); err != nil {
 				return err
 			}
+			done, err := parts.turns.take(ctx)
+			if err != nil {
+				return err
+			}
+			defer done()
 			return parts.Runtime.Apply(ctx, desired, step)
 		}
 	case pod.StartContainer:
