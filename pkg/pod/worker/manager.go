@@ -36,7 +36,7 @@ type Config struct {
 	CrashBackOff time.Duration
 	// Resync is the interval of complete comparisons without an event; 0: 60 s.
 	Resync time.Duration
-	// Starts is how many sandboxes may start at a time; 0: twice the number of processors, at least 4.
+	// Starts is how many sandboxes may start at a time; 0: four for each processor.
 	Starts int
 }
 
@@ -65,7 +65,7 @@ type Parts struct {
 	Timing    pod.Timing // nil: nothing is measured
 	Clock     clock.WithTicker
 
-	turns turns // set by New
+	slots slots // set by New
 }
 
 // Manager runs the node's pods, one worker per pod. Any goroutine may call Evict, Lookup, Snapshot and the other methods that read pods.
@@ -93,7 +93,7 @@ func New(cfg Config, parts Parts) *Manager {
 	if cfg.Resync == 0 {
 		cfg.Resync = 60 * time.Second
 	}
-	parts.turns = make(turns, cmp.Or(cfg.Starts, max(4, 2*runtime.NumCPU())))
+	parts.slots = make(slots, cmp.Or(cfg.Starts, 4*runtime.NumCPU()))
 	return &Manager{
 		roster: newRoster(), cfg: cfg, parts: parts, inbox: newInbox(), allocations: newAllocations(parts.Admitter, parts.Clock),
 		waiting: map[types.UID]pod.Desired{}, asking: map[types.UID]bool{}, strays: map[types.UID]*v1.Pod{},

@@ -165,7 +165,7 @@ func (s *steps) engineStep(op *operation, step pod.Step) func(context.Context) e
 			if step.Sandbox.CgroupParent, op.cgroup, err = makeCgroup(ctx, parts.Cgroups, desired); err != nil {
 				return err
 			}
-			done, err := parts.turns.take(ctx)
+			done, err := parts.slots.take(ctx)
 			if err != nil {
 				return err
 			}

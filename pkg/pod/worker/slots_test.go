@@ -10,9 +10,9 @@ import (
 	"github.com/winkube/winkube/pkg/pod"
 )
 
-// TestTurns: sandboxes start a few at a time, and the containers of the first pods before the sandboxes of the last. A start that hangs gives its
-// turn to another pod, and a pod that is deleted while it waits leaves nothing.
-func TestTurns(t *testing.T) {
+// TestSlots: sandboxes start a few at a time, and the containers of the first pods before the sandboxes of the last. A start that hangs gives its
+// slot to another pod, and a pod that is deleted while it waits leaves nothing.
+func TestSlots(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(linux)
 		var sandboxes, containers, before atomic.Int32
