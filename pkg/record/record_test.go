@@ -32,13 +32,14 @@ var planted = map[string]string{
 	"public address":    `{"IPAddress":"20.50.60.70","Other":"2a02:8108:1234:5678::1"}`,
 	"profile":           `["C:\\Users\\janedoe\\AppData\\Local\\Temp\\x"]`,
 	"key of a label":    `{"Labels":{"corp.example.com/owner":"jane"}}`,
+	"hex in a label":    `{"Labels":{"io.containerd.key":"0badc0de0badc0de0badc0de0badc0de0badc0de0badc0de0badc0de0badc0de"}}`,
 	"an adapter":        `{"Alias":"vEthernet (Payroll Net)"}`,
 	"an error":          `"cannot connect to payroll-backend at 172.20.9.7: password=hunter2hunter2"`,
 }
 
 // found are texts that must not remain from any of the planted documents.
 var found = []string{"hunter2", "WIN-SECRETHOST", "s3cr3tpass", "janedoe", "172.20.9.", "mirror.corp", "S-1-5-21", "payroll", "corp.example", "abcdefgh", "finance", "B4-96-91", "51-E9-04",
-	"eyJhbGci", "abcdef.0123", "MIIEvQ", "20.50.60.70", "2a02:8108"}
+	"eyJhbGci", "abcdef.0123", "MIIEvQ", "20.50.60.70", "2a02:8108", "0badc0de"}
 
 // TestNoSecrets plants secrets in every place of an exchange and searches the file for them. Our own names and addresses stay.
 func TestNoSecrets(t *testing.T) {

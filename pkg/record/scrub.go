@@ -62,9 +62,12 @@ var listed = set("labels", "annotations")
 
 const labelled = "label"
 
-// ours says whether labels belong to an object that the recording created: their values show the request.
+// grouped is the annotation by which a container joins the shim of its sandbox, with the sandbox's id.
+var grouped = regexp.MustCompile(`^{"io\.containerd\.runc\.v2\.group":"[0-9a-f]{64}"}$`)
+
+// ours says whether labels are of an object that the recording created: their values show the request.
 func (s *Scrubber) ours(labels json.RawMessage) bool {
-	return bytes.Contains(labels, []byte(`"io.winkube.node"`)) && slices.ContainsFunc(s.own, func(own string) bool { return own != "" && bytes.Contains(labels, []byte(own)) })
+	return grouped.Match(labels) || bytes.Contains(labels, []byte(`"io.winkube.node"`)) && slices.ContainsFunc(s.own, func(own string) bool { return own != "" && bytes.Contains(labels, []byte(own)) })
 }
 
 func set(list ...string) map[string]bool {
@@ -76,8 +79,8 @@ func set(list ...string) map[string]bool {
 }
 
 // common are names that every host has.
-var common = regexp.MustCompile(`^(|<none>.*|(sha256:)?[0-9a-f]{64}|nat|none|host|bridge|internal|ics|Default Switch|Ethernet( \d+)?|Loopback.*|Microsoft .*|Hyper-V Virtual .*|HNS Internal NIC|HNSTransparent|Windows Server .*|` +
-	`windowsfilter|overlay2|.*\bWan Miniport.*|WAN Miniport.*|lo|eth\d+|docker\d+|veth.*|Software Loopback.*|(io\.)?winkube.*|(annotation\.)?io\.kubernetes\..*|com\.docker\..*|io\.containerd\..*|Container NIC [0-9a-f]*|pod|default|Ethernet Endpoint.*)$`)
+var common = regexp.MustCompile(`^(|<none>.*|sha256:[0-9a-f]{64}|nat|none|host|bridge|internal|ics|Default Switch|Ethernet( \d+)?|Loopback.*|Microsoft .*|Hyper-V Virtual .*|HNS Internal NIC|HNSTransparent|Windows Server .*|` +
+	`windowsfilter|overlay2|.*\bWan Miniport.*|WAN Miniport.*|lo|eth\d+|docker\d+|veth.*|Software Loopback.*|(io\.)?winkube.*|(annotation\.)?io\.kubernetes\..*|com\.docker\..*|Container NIC [0-9a-f]*|pod|default|Ethernet Endpoint.*)$`)
 
 // scrub returns rec without secrets. It first collects all names, since they also occur inside texts.
 func (s *Scrubber) scrub(rec Recording) Recording {
