@@ -14,7 +14,6 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/distribution/reference"
 	v1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/utils/clock"
@@ -104,20 +103,15 @@ func (l *life) walk(ctx context.Context) (err error) {
 func (l *life) own() []string {
 	names := []string{"winkube"}
 	for _, registry := range []string{"mcr.microsoft.com/", "registry.k8s.io/"} {
-		if strings.HasPrefix(l.image, registry) {
-			names = append(names, l.image, repository(l.image)+"@")
+		if !strings.HasPrefix(l.image, registry) {
+			continue
+		}
+		names = append(names, l.image)
+		if image, err := podspec.ParseImage(l.image); err == nil {
+			names = append(names, image.Named.Name()+"@") // its digests
 		}
 	}
 	return names
-}
-
-// repository is image without its tag or digest; an engine shows digests as repository@digest.
-func repository(image string) string {
-	ref, err := reference.ParseNormalizedNamed(image)
-	if err != nil {
-		return image
-	}
-	return ref.Name()
 }
 
 // newLife checks the host and refuses one where a recording would disturb a node.
