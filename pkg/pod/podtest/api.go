@@ -27,6 +27,8 @@ import (
 // back and restart counts that decrease, and notifies every Manager that follows it.
 type API struct {
 	Log *Log
+	// OnWrite is called with every status that is written and differs from the one before, if set.
+	OnWrite func(name string, status *v1.PodStatus)
 
 	mu         sync.Mutex
 	pods       map[types.UID]*v1.Pod
@@ -279,6 +281,9 @@ func (a *API) Write(ctx context.Context, p *v1.Pod, status v1.PodStatus) error {
 	}
 	mine.Status = *status.DeepCopy()
 	a.noteReady(mine)
+	if a.OnWrite != nil {
+		a.OnWrite(mine.Name, &mine.Status)
+	}
 	a.touch(mine)
 	a.sendSet(mine)
 	return nil

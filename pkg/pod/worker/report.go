@@ -59,7 +59,11 @@ func (r *reporter) written() bool {
 // write sends the status to the API server. The newest status wins; one write runs at a time. current says that nothing has happened since the
 // status was brought up to date.
 func (r *reporter) write(current bool) {
-	if r.parts.Status == nil || r.remains.reported() || r.written() {
+	if r.parts.Status == nil || r.remains.reported() {
+		return
+	}
+	if r.written() {
+		r.unsent = time.Time{}
 		return
 	}
 	target := r.pod
@@ -87,15 +91,24 @@ func (r *reporter) write(current bool) {
 	})
 }
 
-// statusPatience is how long a status may wait for a start in progress, whose end changes it again.
-const statusPatience = 2 * time.Second
+// statusPatience is how long a status may wait for a start in progress, whose end changes it again. laterPatience is the same for a pod whose
+// first status has told that it is being worked on.
+const (
+	statusPatience = 2 * time.Second
+	laterPatience  = 10 * time.Second
+)
 
 // waitForStart reports that the status only shows the progress of a start that is still running: the pod's first one, or that of a container
-// in place of one that is ended for it. The result of the start is written immediately; its single steps are not worth a write.
+// in place of one that is ended for it. Between two steps of a start, and after the last, nothing is written until their result has been
+// observed. The result of the start is written immediately; its single steps are not worth a write, which would hold up the next.
 func (r *reporter) waitForStart(current bool) bool {
 	m := &r.seen.Memory
 	first := m.Last.Phase == v1.PodPending && len(r.pod.Spec.InitContainers) == 0
-	if m.Phase != pod.Syncing || len(m.Retries) > 0 || !(first && r.steps.starting() || r.replacing() && (r.steps.any() || !current)) {
+	replacing := r.replacing()
+	if m.Phase != pod.Syncing || len(m.Retries) > 0 || !first && !replacing {
+		return false
+	}
+	if current && !r.steps.starting() && !(replacing && r.steps.any()) {
 		return false
 	}
 	now := r.now()
@@ -103,6 +116,9 @@ func (r *reporter) waitForStart(current bool) bool {
 		r.unsent = now
 	}
 	until := r.unsent.Add(statusPatience)
+	if r.sent != nil && !replacing {
+		until = r.unsent.Add(laterPatience)
+	}
 	if !until.After(now) {
 		return false
 	}
