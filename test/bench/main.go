@@ -29,7 +29,7 @@ import (
 
 const (
 	burstSize = 40
-	bursts    = 3
+	bursts    = 5
 	manySize  = 100
 	oneByOne  = 20
 	execs     = 40
@@ -184,26 +184,26 @@ func (b *bench) run(ctx context.Context) error {
 	return nil
 }
 
-// one measures pods one at a time, on the three sides in turn, so that other load on the machine affects all of them.
+// one measures pods one at a time, on the three sides in turn.
 func (b *bench) one(ctx context.Context) error {
 	var bare, second, create durations
 	ready, gone := map[*agent]durations{}, map[*agent]durations{}
 	for i := range oneByOne {
-		pod, err := b.engine.one(ctx)
-		if err != nil {
+		err := b.inTurn(ctx, i, func() error {
+			pod, err := b.engine.one(ctx)
+			bare, second, create = append(bare, pod.total), append(second, pod.second), append(create, pod.create)
 			return err
-		}
-		bare, second, create = append(bare, pod.total), append(second, pod.second), append(create, pod.create)
-		for _, agent := range b.agents() {
+		}, func(agent *agent) error {
 			took, err := agent.pods.run(ctx, fmt.Sprintf("one-%d", i), 1, false)
 			if err != nil {
 				return err
 			}
 			left, err := agent.pods.remove(ctx)
-			if err != nil {
-				return err
-			}
 			ready[agent], gone[agent] = append(ready[agent], took...), append(gone[agent], left)
+			return err
+		})
+		if err != nil {
+			return err
 		}
 	}
 	row("one at a time, create to Ready p50", ms, bare.at(0.5), ready[b.upstream].at(0.5), ready[b.ours].at(0.5))
@@ -214,37 +214,56 @@ func (b *bench) one(ctx context.Context) error {
 	return nil
 }
 
+// inTurn measures the three sides one after the other, each on a quiet machine: an agent may still clean up when its pods are gone. Every other
+// round goes backwards, so that none always follows the same other.
+func (b *bench) inTurn(ctx context.Context, round int, bare func() error, of func(*agent) error) error {
+	sides := []func() error{bare}
+	for _, agent := range b.agents() {
+		sides = append(sides, func() error { return of(agent) })
+	}
+	if round%2 == 1 {
+		slices.Reverse(sides)
+	}
+	for _, side := range sides {
+		if err := quiet(ctx); err != nil {
+			return err
+		}
+		if err := side(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // burst measures many pods started together, the agents' cost of starting them, and the cost of keeping them. The sides
 // take turns several times; the median is reported.
 func (b *bench) burst(ctx context.Context) error {
 	var bare crowd
 	ready, cpu, gone := map[*agent]*crowd{b.upstream: {}, b.ours: {}}, map[*agent]durations{}, map[*agent]durations{}
 	for i := range bursts {
-		all, err := b.engine.burst(ctx, burstSize)
-		if err != nil {
+		err := b.inTurn(ctx, i, func() error {
+			all, err := b.engine.burst(ctx, burstSize)
+			bare.add(all)
 			return err
-		}
-		bare.add(all)
-		for _, agent := range b.agents() {
+		}, func(agent *agent) error {
 			all, used, err := agent.burst(ctx, fmt.Sprintf("burst-%d", i))
 			if err != nil {
 				return err
 			}
-			ready[agent].add(all)
-			cpu[agent] = append(cpu[agent], used)
-		}
-		if i == bursts-1 {
-			if err := b.idle(ctx, fmt.Sprintf("%d pods, no probes", burstSize)); err != nil {
+			if err := quiet(ctx); err != nil {
 				return err
 			}
-		}
-		for _, agent := range b.agents() {
 			took, err := agent.pods.remove(ctx)
-			if err != nil {
-				return err
-			}
-			gone[agent] = append(gone[agent], took)
+			ready[agent].add(all)
+			cpu[agent], gone[agent] = append(cpu[agent], used), append(gone[agent], took)
+			return err
+		})
+		if err != nil {
+			return err
 		}
+	}
+	if err := b.kept(ctx); err != nil {
+		return err
 	}
 	at := func(name string, bare float64, of func(*agent) float64) {
 		row(fmt.Sprintf("%d together, %s", burstSize, name), ms, bare, of(b.upstream), of(b.ours))
@@ -254,6 +273,24 @@ func (b *bench) burst(ctx context.Context) error {
 	at("all Ready", bare.all.at(0.5), func(a *agent) float64 { return ready[a].all.at(0.5) })
 	at("CPU of the kubelet", 0, func(a *agent) float64 { return cpu[a].at(0.5) })
 	at("all gone (grace 1 s)", 0, func(a *agent) float64 { return gone[a].at(0.5) })
+	return nil
+}
+
+// kept measures the cost of keeping pods without probes.
+func (b *bench) kept(ctx context.Context) error {
+	for _, agent := range b.agents() {
+		if _, err := agent.pods.run(ctx, "kept", burstSize, false); err != nil {
+			return err
+		}
+	}
+	if err := b.idle(ctx, fmt.Sprintf("%d pods, no probes", burstSize)); err != nil {
+		return err
+	}
+	for _, agent := range b.agents() {
+		if _, err := agent.pods.remove(ctx); err != nil {
+			return err
+		}
+	}
 	return nil
 }
 

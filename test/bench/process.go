@@ -1,16 +1,62 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 )
+
+// quiet returns when the machine's processors have been idle for most of half a second. It gives up after half a minute, and says so: the
+// figures then contain other work.
+func quiet(ctx context.Context) error {
+	const look, most = 500 * time.Millisecond, 30 * time.Second
+	before, err := idleTicks()
+	for begin := time.Now(); err == nil; {
+		since := time.Now()
+		if err := sleep(ctx, look); err != nil {
+			return err
+		}
+		var now time.Duration
+		if now, err = idleTicks(); err != nil {
+			break
+		}
+		if share := (now - before).Seconds() / time.Since(since).Seconds() / float64(runtime.NumCPU()); share > 0.85 {
+			return nil
+		}
+		if time.Since(begin) > most {
+			fmt.Fprintf(os.Stderr, "bench: the machine has not been quiet for %v; the next figures contain other work\n", most)
+			return nil
+		}
+		before = now
+	}
+	return err
+}
+
+// idleTicks returns the time for which the machine's processors have been idle, summed.
+func idleTicks() (time.Duration, error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, err
+	}
+	fields := strings.Fields(string(data)) // cpu user nice system idle iowait
+	var ticks int64
+	for _, field := range fields[4:6] {
+		n, err := strconv.ParseInt(field, 10, 64)
+		if err != nil {
+			return 0, fmt.Errorf("cannot read /proc/stat: %w", err)
+		}
+		ticks += n
+	}
+	return time.Duration(ticks) * clockTick, nil
+}
 
 // clockTick is the length of a clock tick: USER_HZ is 100 on every architecture that we support.
 const clockTick = 10 * time.Millisecond
