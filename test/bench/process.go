@@ -17,27 +17,31 @@ import (
 // quiet returns when the machine's processors have been idle for most of half a second. It gives up after half a minute, and says so: the
 // figures then contain other work.
 func quiet(ctx context.Context) error {
-	const look, most = 500 * time.Millisecond, 30 * time.Second
-	before, err := idleTicks()
-	for begin := time.Now(); err == nil; {
-		since := time.Now()
-		if err := sleep(ctx, look); err != nil {
+	const most = 30 * time.Second
+	for begin := time.Now(); ; {
+		share, err := idleShare(ctx, 500*time.Millisecond)
+		if err != nil || share > 0.85 {
 			return err
-		}
-		var now time.Duration
-		if now, err = idleTicks(); err != nil {
-			break
-		}
-		if share := (now - before).Seconds() / time.Since(since).Seconds() / float64(runtime.NumCPU()); share > 0.85 {
-			return nil
 		}
 		if time.Since(begin) > most {
 			fmt.Fprintf(os.Stderr, "bench: the machine has not been quiet for %v; the next figures contain other work\n", most)
 			return nil
 		}
-		before = now
 	}
-	return err
+}
+
+// idleShare returns how much of the time d the machine's processors are idle, from 0 to 1.
+func idleShare(ctx context.Context, d time.Duration) (float64, error) {
+	begin := time.Now()
+	before, err := idleTicks()
+	if err != nil {
+		return 0, err
+	}
+	if err := sleep(ctx, d); err != nil {
+		return 0, err
+	}
+	after, err := idleTicks()
+	return (after - before).Seconds() / time.Since(begin).Seconds() / float64(runtime.NumCPU()), err
 }
 
 // idleTicks returns the time for which the machine's processors have been idle, summed.
