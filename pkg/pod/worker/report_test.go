@@ -49,6 +49,7 @@ func TestStatusWrites(t *testing.T) {
 				defer w.kill()
 				w.api.Create(parsePod(t, []byte("metadata: {name: p}\nspec: {containers: [{name: a, image: \"a:1\"}]}")))
 				time.Sleep(time.Minute)
+				synctest.Wait()
 				if !slices.Equal(got, c.want) {
 					t.Errorf("%q, want %q", got, c.want)
 				}
