@@ -230,6 +230,9 @@ func claimsOf(claims []string, pods, per int, name func(i int) string) map[strin
 	return of
 }
 
+// csiRounds is how often the sides take turns.
+const csiRounds = 3
+
 // csiTimes are the results of bursts, in milliseconds.
 type csiTimes struct {
 	ready                    crowd
@@ -240,7 +243,7 @@ type csiTimes struct {
 // csiBursts measures pods with a volume each. The sides take turns several times; the median is reported.
 func (b *bench) csiBursts(ctx context.Context, sides map[*agent]*storage) error {
 	times := map[*agent]*csiTimes{b.upstream: {}, b.ours: {}}
-	for i := range bursts {
+	for i := range csiRounds {
 		for _, agent := range b.agents() {
 			if err := sides[agent].burst(ctx, fmt.Sprintf("csi-%d", i), times[agent]); err != nil {
 				return err
